@@ -1,0 +1,1 @@
+"""The mathematics: what one decode step should cost. Knows nothing of `validate`."""

@@ -1,0 +1,1 @@
+"""The judging: what measurements say of the models. Importing this package imports nothing else."""
