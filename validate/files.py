@@ -37,7 +37,7 @@ def json_ready(value: object) -> object:
         case None | bool() | str() | int():
             return value
         case float():
-            return float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0 if math.isfinite(value) else None
+            return _rounded(value) if math.isfinite(value) else None
         case np.ndarray() | np.generic():
             return json_ready(value.tolist())
         case Mapping():
@@ -51,6 +51,11 @@ def json_ready(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no place in JSON: {value!r}")
 
 
+def _rounded(value: float) -> float:
+    rounded = float(f"{value:.{SIGNIFICANT_DIGITS}g}") + 0.0
+    return rounded if math.isfinite(rounded) else float(value)
+
+
 def _json_key(key: object) -> str:
     if isinstance(key, str):
         return key
@@ -60,7 +65,7 @@ def _json_key(key: object) -> str:
 
 
 def json_dumps(value: object) -> str:
-    """Canonical JSON text of `value` (see `json_ready`): two spaces, keys in the order given, ends in a newline."""
+    """Canonical JSON text of `value` (see `json_ready`): two spaces, keys as given, a last newline."""
     return json.dumps(json_ready(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -133,7 +138,7 @@ def folder(target: str | Path) -> Iterator[Path]:
 
 
 def check_writable(target: str | Path) -> None:
-    """Say now, before a long computation, that the folder `target` cannot be written (InputError as in `folder`)."""
+    """Say before a long computation that the folder `target` cannot be written: InputError as in `folder`."""
     with folder(target):
         pass
 

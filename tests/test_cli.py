@@ -1,0 +1,262 @@
+"""The shell: arguments, exit codes, one-line errors. What the commands compute is tested elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import validate
+from validate import __version__, cli
+from validate.errors import GateError, InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
+
+
+@dataclass
+class Spy:
+    """Stands for one function that a command calls: remembers its arguments, returns or raises."""
+
+    answer: object
+    calls: list[tuple[tuple, dict]] = field(default_factory=list)
+
+    def __call__(self, *args, **kwargs):
+        self.calls.append((args, kwargs))
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def answer(verdict="supported"):
+    return SimpleNamespace(
+        summary="all is well", data={"status": "ok", "mape": float("nan")}, verdict=verdict
+    )
+
+
+@pytest.fixture
+def spies(monkeypatch, tmp_path):
+    """Fakes for the computing behind every command; works in an empty folder."""
+    study = SimpleNamespace(name="a-study")
+    fakes = SimpleNamespace(
+        load=Spy(study), from_data=Spy(study), run=Spy(answer()), table=Spy(answer()), evaluate=Spy(answer())
+    )
+    fakes.impute = Spy(answer())
+    monkeypatch.chdir(tmp_path)
+    fake_study = SimpleNamespace(Study=SimpleNamespace(load=fakes.load, from_data=fakes.from_data))
+    monkeypatch.setitem(sys.modules, "validate.study", fake_study)
+    for name, module in {
+        "report": SimpleNamespace(run=fakes.run, table=fakes.table),
+        "hypotheses": SimpleNamespace(evaluate=fakes.evaluate),
+        "reconstruction": SimpleNamespace(run=fakes.impute),
+    }.items():
+        monkeypatch.setattr(validate, name, module, raising=False)
+    return fakes
+
+
+def shell(code: str, *arguments: str, stdout: int = subprocess.PIPE, **env: str):
+    """One Python process of its own that runs `code` with these arguments."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+
+
+TABLE = """
+import types, validate
+from validate import cli
+cli._study = lambda options: None
+validate.report = types.SimpleNamespace(table=lambda study: types.SimpleNamespace(summary={text}))
+sys.exit(cli.main())
+"""
+
+
+def test_help_lists_the_commands_and_exit_codes_and_loads_nothing_heavy():
+    code = f"""
+import atexit
+from validate.cli import main
+atexit.register(lambda: print("LOADED", sorted(set(sys.modules) & set({HEAVY!r}))))
+main()
+"""
+    done = shell(code, "--help")
+    assert done.returncode == 0
+    assert done.stdout.rstrip().endswith("LOADED []")
+    for word in ("report", "table", "test", "reconstruct", "exit codes", "130 interrupted"):
+        assert word in done.stdout
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"rooffloor {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["frobnicate"],
+        ["report", "--format", "excel"],
+        ["report", "--seed", "-1"],
+        ["report", "--seed", "1.5"],
+        ["report", "--se", "1"],
+        ["reconstruct", "--jobs", "0"],
+        ["reconstruct", "--per-index", "many"],
+        ["test"],
+        ["test", "H4"],
+    ],
+)
+def test_wrong_arguments_exit_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_report_runs_the_default_study_into_reports(spies, capsys):
+    assert cli.main(["report"]) == 0
+    assert spies.load.calls == [(("transfer-study",), {})]
+    [(args, kwargs)] = spies.run.calls
+    assert args == (spies.load.answer,)
+    assert kwargs == {"out": Path("reports/a-study"), "seed": None, "refit": False, "quiet": True}
+    assert capsys.readouterr().out == "all is well\n"
+    assert list(Path().iterdir()) == []  # looking whether it can be written leaves nothing behind
+
+
+def test_report_hands_on_its_options(spies):
+    assert cli.main(["report", "my.toml", "--out", "here", "--seed", "7", "--refit", "--quiet"]) == 0
+    assert spies.load.calls == [(("my.toml",), {})]
+    assert spies.run.calls[0][1] == {"out": Path("here"), "seed": 7, "refit": True, "quiet": True}
+
+
+@pytest.mark.parametrize(
+    "command", [["report"], ["table"], ["test", "h2"], ["reconstruct"]], ids=lambda command: command[0]
+)
+def test_json_is_all_that_stdout_holds(spies, capsys, command):
+    assert cli.main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": "ok", "mape": None}
+
+
+def test_data_options_describe_measurements(spies):
+    Path("cells.csv").write_text("x")
+    options = ["--data", "cells.csv", "--format", "argonne", "--stack", "vLLM", "--mode", "graph"]
+    assert cli.main(["table", *options, "--anchor", "Meta-Llama-3-8B"]) == 0
+    expected = {"format": "argonne", "stack": "vLLM", "mode": "graph", "anchor": "Meta-Llama-3-8B"}
+    assert spies.from_data.calls == [((Path("cells.csv"),), expected)]
+
+
+def test_progress_shows_on_a_terminal_only_and_never_in_ci(spies, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.delenv("CI", raising=False)
+    cli.main(["report"])
+    monkeypatch.setenv("CI", "true")
+    cli.main(["report"])
+    assert [kwargs["quiet"] for _, kwargs in spies.run.calls] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        ("supported", 0),
+        ("refuted", 1),
+        ("undecided", 4),
+        ("not identified", 4),
+        ("untestable here", 4),
+    ],
+)
+def test_the_exit_code_of_test_is_the_verdict(spies, verdict, code):
+    spies.evaluate.answer = answer(verdict)
+    assert cli.main(["test", "H1"]) == code
+    assert spies.evaluate.calls[0][0][1] == "H1"
+
+
+def test_report_never_exits_1(spies):
+    spies.run.answer = answer("refuted")
+    assert cli.main(["report"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (
+            InputError("cells.csv, row 3: step_ms\n is 40000"),
+            2,
+            "rooffloor: cells.csv, row 3: step_ms is 40000\n",
+        ),
+        (GateError("R-hat 1.3 > 1.01"), 3, "rooffloor: R-hat 1.3 > 1.01\n"),
+        (KeyboardInterrupt(), 130, "rooffloor: interrupted\n"),
+    ],
+    ids=["input", "gate", "interrupt"],
+)
+def test_errors_become_one_line_and_a_code(spies, capsys, error, code, line):
+    for spy in (spies.run, spies.table, spies.evaluate, spies.impute):
+        spy.answer = error
+    for command in (["report"], ["table"], ["test", "H1"], ["reconstruct"]):
+        assert cli.main(command) == code
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", line)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug"), FileNotFoundError("bug")]
+)
+def test_a_bug_keeps_its_traceback(spies, error):
+    spies.run.answer = error
+    with pytest.raises(type(error)):
+        cli.main(["report"])
+
+
+@pytest.mark.parametrize("command", [["report"], ["table"], ["test", "H1"]], ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "no.csv"], "no.csv: cannot be read (no such file or directory)"),
+        (["--data", "folder"], "folder: cannot be read (is a directory)"),
+        (["--stack", "vLLM"], "--stack: only with --data FILE"),
+        (["--format", "schema", "--anchor", "x"], "--format, --anchor: only with --data FILE"),
+        (
+            ["study.toml", "--data", "cells.csv"],
+            "study.toml: a study brings its own data; give either STUDY or --data FILE",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_runs(spies, capsys, command, options, message):
+    Path("folder").mkdir()
+    assert cli.main([*command, *options]) == 2
+    assert capsys.readouterr() == ("", f"rooffloor: {message}\n")
+    assert spies.run.calls == spies.table.calls == spies.evaluate.calls == []
+    assert os.listdir() == ["folder"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_an_unwritable_out_is_said_before_the_computing(spies, capsys, out):
+    Path("file").write_text("mine")
+    assert cli.main(["report", "--out", out]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"rooffloor: {Path(out).absolute()}: cannot be written (")
+    assert err.count("\n") == 1
+    assert spies.run.calls == []
+    assert Path("file").read_text() == "mine"
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = shell(TABLE.format(text="'x' * 1_000_000"), "table", stdout=write)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_terminal_without_greek_letters_shows_them_escaped():
+    done = shell(TABLE.format(text="'η_bw'"), "table", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u03b7_bw\n", "")
