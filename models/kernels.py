@@ -326,9 +326,7 @@ def stack_work(
     """
     rows = len(cells)
     flat = ("tokens", "context", "peak_flops", "bandwidth")
-    stacked = {
-        f.name: np.empty(rows if f.name in flat else (rows, len(KERNELS))) for f in fields(Work)
-    }  # fmt: skip
+    stacked = {f.name: np.empty(rows if f.name in flat else (rows, len(KERNELS))) for f in fields(Work)}
     for i, model in enumerate(cells.models):
         for j, gpu in enumerate(cells.gpus):
             here = (cells.model_code == i) & (cells.gpu_code == j)

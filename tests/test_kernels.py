@@ -1,0 +1,214 @@
+"""FLOPs, bytes and launches of a step, and of a prefill."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from models import gpus, shapes
+from models.cells import Cells
+from models.kernels import GROUPS, KERNELS, Work, decode_work, experts_streamed, stack_work
+from models.prefill import prefill_flops, prefill_ms
+
+K = {name: i for i, name in enumerate(KERNELS)}
+
+
+def kernel(work: Work, field: str, name: str) -> np.ndarray:
+    return getattr(work, field)[..., K[name]]
+
+
+def test_llama_counted_by_hand():
+    work = decode_work("Llama-3.1-8B", 4, 2048, gpu="H100")
+    assert kernel(work, "bytes", "qkv") == 32 * 2 * 4096 * (4096 + 2 * 8 * 128)
+    assert kernel(work, "bytes", "attn_out") == 32 * 2 * 4096 * 4096
+    assert kernel(work, "bytes", "gate_up") == 32 * 2 * 4096 * 2 * 14336
+    assert kernel(work, "bytes", "down") == 32 * 2 * 14336 * 4096
+    assert kernel(work, "bytes", "lm_head") == 2 * 4096 * 128256
+    assert kernel(work, "bytes", "norms") == 2 * 65 * 4096
+    assert kernel(work, "bytes", "embedding") == 4 * 2 * 4096
+    assert kernel(work, "bytes", "kv_write") == 4 * 131072
+    assert kernel(work, "kv_bytes", "attention") == 4 * 2048 * 131072
+    assert kernel(work, "kv_token_bytes", "attention") == 4 * 131072
+    assert kernel(work, "query_bytes", "attention") == 2 * 32 * 128 * 2 * 4 * 2048 * 32
+    assert kernel(work, "flops", "down") == 2 * 4 * 32 * 14336 * 4096
+    assert kernel(work, "flops", "attention") == 4 * 4 * 2048 * 4096 * 32
+    assert work.launches.sum() == 32 * 10 + 3
+    for name in ("router", "dispatch", "shared_gate_up", "shared_down"):
+        assert kernel(work, "bytes", name) == kernel(work, "launches", name) == 0
+
+
+def test_linear_weights_are_the_parameters_without_embedding_biases_and_norms():
+    for name in shapes.names():
+        model = shapes.load(name)
+        if model.is_moe or model.tied_embeddings or model.lm_head_bias:
+            continue
+        work = decode_work(model, 1, 0, gpu="H100")
+        small = model.small_weights
+        rest = model.hidden * model.vocab + sum(small.values())
+        assert work.floor_bytes.sum() == 2 * (model.parameters - rest), name
+
+
+def test_groups_share_out_the_kernels():
+    assert sorted(k for group in GROUPS.values() for k in group) == sorted(KERNELS)
+
+
+def test_only_attention_reads_the_cache():
+    for name in shapes.names():
+        work = decode_work(name, 3, 700, gpu="H200")
+        for field in ("kv_bytes", "kv_token_bytes", "query_bytes"):
+            assert np.flatnonzero(getattr(work, field)).tolist() == [K["attention"]]
+        assert np.all(work.bytes + work.kv_bytes >= work.floor_bytes)
+        absent = work.launches == 0
+        assert not np.any((work.bytes + work.kv_bytes)[absent])
+
+
+@pytest.mark.parametrize(
+    ("experts", "expected"),
+    [
+        ("active", [4, 4, 4, 4]),
+        ("distinct", [4, 60 * (1 - (14 / 15) ** 2), 60 * (1 - (14 / 15) ** 16), 60 * (1 - (14 / 15) ** 64)]),
+        ("balanced", [4, 8, 60, 60]),
+    ],
+)
+def test_experts_streamed(experts, expected):
+    model = shapes.load("Qwen1.5-MoE-A2.7B")
+    streamed = experts_streamed(model, [1, 2, 16, 64], experts)
+    np.testing.assert_allclose(streamed, expected, rtol=1e-13)
+    work = decode_work(model, [1, 2, 16, 64], 0, gpu="H100", experts=experts)
+    one = 24 * 2 * 2048 * 2 * 1408
+    np.testing.assert_allclose(kernel(work, "bytes", "gate_up"), streamed * one, rtol=1e-13)
+    np.testing.assert_allclose(kernel(work, "flops", "gate_up"), [b * 4 * one for b in (1, 2, 16, 64)])
+    np.testing.assert_array_equal(kernel(work, "bytes", "shared_down"), 24 * 2 * 2048 * 5632)
+
+
+def test_dispatch_is_near_the_published_0_004_ms():
+    work = decode_work("Qwen1.5-MoE-A2.7B", 4, 512, gpu="H100")
+    router, dispatch = kernel(work, "bytes", "router"), kernel(work, "bytes", "dispatch")
+    assert router == 24 * 2 * 2048 * 60
+    assert dispatch == 24 * 2 * 2048 * 2 * 4 * (4 + 1)
+    at_peak_ms = (router + dispatch) / 3350e9 * 1e3
+    assert at_peak_ms / 0.9 == pytest.approx(0.0033, abs=5e-5)
+    assert at_peak_ms / 0.6 == pytest.approx(0.0049, abs=5e-5)
+
+
+def test_a_tied_head_is_read():
+    work = decode_work("Llama-3.2-1B", 1, 0, gpu="H100")
+    assert kernel(work, "bytes", "lm_head") == 2 * 2048 * 128256
+
+
+def test_architectures_other_than_llama():
+    opt = decode_work("OPT-6.7B", 2, 100, gpu="H100")
+    assert kernel(opt, "bytes", "gate_up") == 32 * 2 * (4096 * 16384 + 16384)
+    assert kernel(opt, "bytes", "qkv") == 32 * 2 * (3 * 4096 * 4096 + 3 * 4096)
+    assert kernel(opt, "bytes", "embedding") == 2 * 2 * 2 * 4096
+    assert kernel(opt, "bytes", "norms") == 65 * 2 * 2 * 4096
+    assert kernel(opt, "launches", "rope") == 0
+    gptj = decode_work("GPT-J-6B", 2, 100, gpu="H100")
+    assert kernel(gptj, "launches", "norms") == 28 + 1
+    bloom = decode_work("BLOOM-7B1", 2, 100, gpu="H100")
+    assert kernel(bloom, "launches", "norms") == 60 + 2
+    deci = decode_work("DeciLM-7B", 2, 100, gpu="H100")
+    assert kernel(deci, "kv_bytes", "attention") == 2 * 100 * 67 * 2 * 128 * 2
+
+
+def test_a_sliding_window_ends_the_growth_of_the_cache_read():
+    work = decode_work("Mistral-7B-v0.1", 2, [4095, 4096, 9000], gpu="H100")
+    np.testing.assert_array_equal(
+        kernel(work, "kv_bytes", "attention"), 2 * 131072 * np.array([4095, 4096, 4096])
+    )
+
+
+def test_activations_count_only_where_a_tensor_exceeds_the_l2():
+    # logits of B sequences: B * 128256 * 2 bytes; 40 MB holds 155 of them
+    work = decode_work("Llama-3.1-8B", [155, 156], 10, gpu="A100-40GB")
+    weights = 2 * 4096 * 128256
+    np.testing.assert_array_equal(kernel(work, "bytes", "lm_head"), [weights, weights + 156 * 128256 * 2])
+    # the 57,344-byte rows behind gate and up: written by one kernel, read by the next
+    work = decode_work("Llama-3.1-8B", [697, 698], 10, gpu="A100-40GB")
+    spill = 32 * 698 * 57344
+    np.testing.assert_array_equal(kernel(work, "bytes", "activation"), [0, spill])
+    np.testing.assert_array_equal(np.diff(kernel(work, "bytes", "gate_up")), spill)
+
+
+def test_occupancy():
+    work = decode_work("Llama-3.1-8B", [1, 64, 65, 128], 10, gpu="H100")
+    np.testing.assert_array_equal(kernel(work, "occupancy", "qkv"), [1 / 64, 1, 65 / 128, 1])
+    np.testing.assert_array_equal(kernel(work, "occupancy", "attention"), 4 / 64)
+
+
+def test_stacked_cells_are_the_single_ones():
+    cells = Cells.from_columns(
+        ["Llama-3.1-8B", "Qwen1.5-MoE-A2.7B", "Llama-3.1-8B", "mine"],
+        ["H100", "A100-40GB", "A100-40GB", "H100"],
+        [1, 4, 16, 2],
+        [512, 100.5, 0, 77],
+    )
+    mine = dataclasses.replace(shapes.load("Llama-3.2-1B"), name="mine")
+    work = stack_work(cells, {"mine": mine}, {"H100": gpus.load("H200")}, experts="distinct")
+    for row in range(4):
+        model = mine if cells.model[row] == "mine" else str(cells.model[row])
+        gpu = "H200" if cells.gpu[row] == "H100" else str(cells.gpu[row])
+        alone = decode_work(model, cells.batch[row], cells.context[row], gpu=gpu, experts="distinct")
+        for field in dataclasses.fields(Work):
+            np.testing.assert_array_equal(getattr(work, field.name)[row], getattr(alone, field.name))
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "message"),
+    [
+        (-1, 10, "batch must be a finite number from 1, got -1"),
+        (0, 10, "batch must be a finite number from 1, got 0"),
+        (1, -3, "context must be a finite number from 0, got -3"),
+        (1, np.nan, "context must be a finite number from 0, got nan"),
+        (np.inf, 1, "batch must be a finite number from 1, got inf"),
+        ("four", 1, "batch and context must be numbers"),
+        ([1, 2], [1, 2, 3], "batch and context must be numbers of shapes that broadcast"),
+    ],
+)
+def test_cells_without_sense_are_refused(batch, context, message):
+    with pytest.raises(ValueError, match=message):
+        decode_work("Llama-3.1-8B", batch, context, gpu="H100")
+
+
+def test_unknown_expert_choice():
+    with pytest.raises(ValueError, match="experts must be one of active, distinct, balanced, got 'all'"):
+        decode_work("Llama-3.1-8B", 1, 1, gpu="H100", experts="all")
+
+
+def test_prefill_by_hand():
+    # Llama-2-7B, weights of the layers: 32 * (4 * 4096^2 + 3 * 4096 * 11008) = 6,476,005,376
+    weights, head = 6_476_005_376, 4096 * 32000
+    flops = 2 * 1000 * weights + 2 * head + 4 * 4096 * 32 * 1000 * 1001 / 2
+    assert prefill_flops("Llama-2-7B", 3, 1000) == pytest.approx(3 * flops, rel=1e-14)
+    assert prefill_ms("Llama-2-7B", "A100-40GB", 3, 1000, 0.5) == pytest.approx(
+        3 * flops / (312e12 * 0.5) * 1e3, rel=1e-14
+    )
+    assert prefill_ms("Llama-2-7B", "A100-40GB", 1, 1, 0.5) == pytest.approx(
+        2 * (weights + head) / 1555e9 * 1e3, rel=1e-14
+    )
+
+
+def test_prefill_of_experts_and_windows():
+    model = shapes.load("Mixtral-8x7B-v0.1")
+    weights = model.linear_weights
+    streamed = prefill_ms(model, "H100", 1, [1, 2, 100], 1.0)[:2] * 3350e9 / 1e3 / 2
+    dense = sum(weights.values()) - weights["gate_up"] - weights["down"]
+    np.testing.assert_allclose(streamed, dense + np.array([2, 4]) * (weights["gate_up"] + weights["down"]))
+    windowed = dataclasses.replace(shapes.load("Llama-2-7B"), sliding_window=2)
+    # 5 tokens attend to 1 + 2 + 2 + 2 + 2 = 9 instead of 15
+    lost = prefill_flops("Llama-2-7B", 1, 5) - prefill_flops(windowed, 1, 5)
+    assert lost == 6 * 4 * 4096 * 32
+
+
+@pytest.mark.parametrize(
+    ("batch", "prompt", "mfu", "message"),
+    [
+        (1, 10, 0.0, "mfu must be in \\(0, 1\\], got 0"),
+        (1, 10, [0.5, 1.5], "mfu must be in \\(0, 1\\], got 1.5"),
+        (1, 0, 0.5, "prompt must be a finite number from 1, got 0"),
+        (0, 5, 0.5, "batch must be a finite number from 1, got 0"),
+    ],
+)
+def test_prefills_without_sense(batch, prompt, mfu, message):
+    with pytest.raises(ValueError, match=message):
+        prefill_ms("Llama-2-7B", "H100", batch, prompt, mfu)
