@@ -23,6 +23,8 @@ define set_up
 	@set -eu; \
 	if [ -e $(VENV)/.installing ] || ! $(BIN)/python -c '$(NEEDED)' >/dev/null 2>&1; then \
 		rm -rf $(VENV); \
+		mkdir $(VENV); \
+		touch $(VENV)/.installing; \
 		"$(FOUND)" -m venv $(VENV); \
 	fi; \
 	echo "Installing $(1) and its pinned dependencies into $(VENV) (a minute or two, once)"; \
@@ -32,6 +34,8 @@ define set_up
 endef
 
 .PHONY: report test
+.NOTPARALLEL:
+
 report: $(RUN_READY)
 	@$(BIN)/rooffloor report $(ARGS)
 

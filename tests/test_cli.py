@@ -13,6 +13,7 @@ import pytest
 import validate
 from validate import __version__, cli
 from validate.errors import GateError, InputError
+from validate.study import Study
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
@@ -41,14 +42,11 @@ def answer(verdict="supported"):
 @pytest.fixture
 def spies(monkeypatch, tmp_path):
     """Fakes for the computing behind every command; works in an empty folder."""
-    study = SimpleNamespace(name="a-study")
-    fakes = SimpleNamespace(
-        load=Spy(study), from_data=Spy(study), run=Spy(answer()), table=Spy(answer()), evaluate=Spy(answer())
-    )
-    fakes.impute = Spy(answer())
+    fakes = SimpleNamespace(load=Spy(SimpleNamespace(name="a-study")))
+    for name in ("run", "table", "evaluate", "impute"):
+        setattr(fakes, name, Spy(answer()))
     monkeypatch.chdir(tmp_path)
-    fake_study = SimpleNamespace(Study=SimpleNamespace(load=fakes.load, from_data=fakes.from_data))
-    monkeypatch.setitem(sys.modules, "validate.study", fake_study)
+    monkeypatch.setattr(Study, "load", fakes.load)
     for name, module in {
         "report": SimpleNamespace(run=fakes.run, table=fakes.table),
         "hypotheses": SimpleNamespace(evaluate=fakes.evaluate),
@@ -145,12 +143,13 @@ def test_json_is_all_that_stdout_holds(spies, capsys, command):
     assert json.loads(capsys.readouterr().out) == {"status": "ok", "mape": None}
 
 
-def test_data_options_describe_measurements(spies):
-    Path("cells.csv").write_text("x")
+def test_data_options_describe_measurements(spies, monkeypatch):
+    from_data = Spy(SimpleNamespace(name="cells"))
+    monkeypatch.setattr(Study, "from_data", from_data)
     options = ["--data", "cells.csv", "--format", "argonne", "--stack", "vLLM", "--mode", "graph"]
     assert cli.main(["table", *options, "--anchor", "Meta-Llama-3-8B"]) == 0
     expected = {"format": "argonne", "stack": "vLLM", "mode": "graph", "anchor": "Meta-Llama-3-8B"}
-    assert spies.from_data.calls == [((Path("cells.csv"),), expected)]
+    assert from_data.calls == [((Path("cells.csv"),), expected)]
 
 
 def test_progress_shows_on_a_terminal_only_and_never_in_ci(spies, monkeypatch):

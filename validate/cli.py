@@ -104,7 +104,6 @@ def _reconstruct(options: argparse.Namespace) -> int:
 
 
 def _study(options: argparse.Namespace) -> "Study":
-    from validate import files
     from validate.study import Study
 
     if options.data is None:
@@ -115,7 +114,7 @@ def _study(options: argparse.Namespace) -> "Study":
     if options.study is not None:
         raise InputError(f"{options.study}: a study brings its own data; give either STUDY or --data FILE")
     return Study.from_data(
-        files.readable_file(options.data),
+        options.data,
         format=options.format or "schema",
         stack=options.stack,
         mode=options.mode,
