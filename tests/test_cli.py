@@ -135,6 +135,16 @@ def test_report_hands_on_its_options(spies):
     assert spies.run.calls[0][1] == {"out": Path("here"), "seed": 7, "refit": True, "quiet": True}
 
 
+def test_reconstruct_hands_on_what_is_given(spies):
+    assert cli.main(["reconstruct"]) == 0
+    assert (
+        cli.main(["reconstruct", "--out", "grids.csv.gz", "--seed", "0", "--per-index", "2", "--jobs", "1"])
+        == 0
+    )
+    given = {"out": Path("grids.csv.gz"), "seed": 0, "per_index": 2, "jobs": 1}
+    assert [kwargs for _, kwargs in spies.impute.calls] == [{"quiet": True}, {**given, "quiet": True}]
+
+
 @pytest.mark.parametrize(
     "command", [["report"], ["table"], ["test", "h2"], ["reconstruct"]], ids=lambda command: command[0]
 )

@@ -92,13 +92,9 @@ def _test(options: argparse.Namespace) -> int:
 def _reconstruct(options: argparse.Namespace) -> int:
     from validate import reconstruction
 
-    result = reconstruction.run(
-        out=options.out,
-        seed=options.seed,
-        per_index=options.per_index,
-        jobs=options.jobs,
-        quiet=_quiet(options),
-    )
+    given = {name: getattr(options, name) for name in ("out", "seed", "per_index", "jobs")}
+    given = {name: value for name, value in given.items() if value is not None}  # the rest are run's defaults
+    result = reconstruction.run(**given, quiet=_quiet(options))
     _print(result.data if options.json else result.summary)
     return DONE
 
