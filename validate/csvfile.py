@@ -1,0 +1,146 @@
+"""Reading CSV files of strangers: every cell as text with its line number, every fault as one clear line."""
+
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from validate.errors import InputError
+from validate.files import readable_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A CSV file as text.
+
+    Attributes
+    ----------
+    name : str
+        How errors call the file.
+    frame : DataFrame of str
+        One row per line that holds anything; cells stripped, empty where the line has none.
+        Its index is the line number in the file, 1-based, as an editor shows it.
+    sha256 : str
+        Of the bytes of the file; empty where the table was no file.
+    header_row : int
+        Line of the column names.
+    """
+
+    name: str
+    frame: "pd.DataFrame"
+    sha256: str = ""
+    header_row: int = 1
+
+    def __repr__(self) -> str:
+        return f"Table({self.name}: {len(self.frame)} rows x {len(self.frame.columns)} columns)"
+
+    @classmethod
+    def of_frame(cls, frame: "pd.DataFrame", name: str = "data frame") -> "Table":
+        """A DataFrame as a table; its rows are numbered from 1."""
+        text = frame.astype(object).where(frame.notna(), "").astype(str)
+        text.index = np.arange(1, len(text) + 1)
+        return cls(name, text)
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raise InputError unless the table has these columns and at least one row."""
+        missing = [c for c in columns if c not in self.frame.columns]
+        found = ", ".join(map(str, self.frame.columns))
+        if missing:
+            raise InputError(
+                f"{self.name}, row {self.header_row}: column {missing[0]!r} is missing; "
+                f"expected {', '.join(columns)} separated by commas, found {found}"
+            )
+        if self.frame.empty:
+            raise InputError(f"{self.name} has a header but no rows")
+
+    def number(self, column: str) -> "pd.Series":
+        """A column as float64, NaN where a cell is empty or no number."""
+        import pandas as pd
+
+        return pd.to_numeric(self.frame[column], errors="coerce").astype(np.float64)
+
+    def fail(self, row: int, column: str, expected: str) -> NoReturn:
+        """Raise InputError for the cell at line `row` of `column`."""
+        found = self.frame.loc[row, column]
+        what = f"found {found!r}" if found else "the cell is empty"
+        raise InputError(f"{self.name}, row {row}, column {column}: {what}, expected {expected}")
+
+
+def read(path: str | Path) -> Table:
+    """Read a CSV file: UTF-8 with or without BOM, any line ends, blank lines skipped.
+
+    Raises
+    ------
+    InputError
+        The file is missing or empty, is not UTF-8, is not CSV, or a column name appears twice.
+    """
+    import pandas as pd
+
+    file = readable_file(path)
+    content = file.read_bytes()
+    text = _decode(content, file.name)
+    lead = len(text) - len(text.lstrip("\r\n \t"))
+    if lead == len(text):
+        raise InputError(f"{file.name} is empty; expected a header and rows of comma-separated values")
+    blank_lines = text[:lead].replace("\r\n", "\n").replace("\r", "\n").count("\n")
+    try:
+        raw = pd.read_csv(
+            io.StringIO(text),
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+            skip_blank_lines=False,
+            skiprows=blank_lines,
+        )
+    except pd.errors.ParserError as error:
+        raise InputError(_parser_fault(file.name, str(error))) from error
+    raw = raw.fillna("").apply(lambda column: column.str.strip())
+    raw.index = _line_numbers(raw, blank_lines + 1, quoted='"' in text)
+    header = list(raw.iloc[0])
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise InputError(f"{file.name}, row {raw.index[0]}: column {twice[0]!r} appears twice")
+    frame = raw.iloc[1:].set_axis(header, axis=1).loc[:, [name != "" for name in header]]
+    return Table(
+        file.name, frame[(frame != "").any(axis=1)], hashlib.sha256(content).hexdigest(), raw.index[0]
+    )
+
+
+def _decode(content: bytes, name: str) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = content[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"{name}, row {row}: byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        ) from error
+    if "\0" in text:
+        raise InputError(f"{name} holds NUL bytes: not a text file in UTF-8; save it as UTF-8")
+    return text
+
+
+def _parser_fault(name: str, message: str) -> str:
+    """What pandas says of a table that is none, in our words and with the line of an editor."""
+    if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", message):
+        cells, row, saw = found.groups()
+        return f"{name}, row {row}: found {saw} cells, expected {cells} as in the header"
+    if found := re.search(r"EOF inside string starting at row (\d+)", message):
+        return f"{name}, row {int(found[1]) + 1}: a quoted cell is never closed"
+    return f"{name} is not a table of comma-separated values: {' '.join(message.split())}"
+
+
+def _line_numbers(raw: "pd.DataFrame", first: int, quoted: bool) -> NDArray[np.int64]:
+    lines = first + np.arange(len(raw), dtype=np.int64)
+    if quoted:  # a quoted cell may hold line breaks: later rows lie further down
+        breaks = raw.apply(lambda column: column.str.count("\n")).sum(axis=1).to_numpy(dtype=np.int64)
+        lines[1:] += np.cumsum(breaks)[:-1]
+    return lines

@@ -1,0 +1,246 @@
+"""Measured decode steps: the schema, its units, and what of a file can be used.
+
+A measurement is a row (model, GPU, batch, context) with a step time in ms (DESIGN section 7). Every row of a
+file ends in one of three places: accepted, excluded with a reason, or not selected (another stack or mode).
+A flag marks an accepted row that looks odd; it never excludes. What cannot be understood is an error.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from models import capacity, roofline
+from models.cells import Cells
+from models.gpus import GpuSpec
+from models.shapes import ModelShapes
+from validate import csvfile, plausibility, schema
+from validate.errors import InputError
+from validate.names import Names
+from validate.schema import Selected
+
+FORMATS = ("schema", "argonne")
+KEY = ("model", "gpu", "batch", "context", "block", "imputation", "repeat")
+"""What tells two measurements apart."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurements:
+    """What one file says of decode steps.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        One row per accepted measurement, repeats included. `model` and `gpu` are catalog names, `batch` and
+        `context` (mean tokens in the cache) floats, `step_ms` and `step_sd_ms` (0 where unknown) in ms,
+        `repeat` an integer; further columns as the file has them. The index is the row number in the file.
+    excluded : DataFrame
+        The rows left out, as far as they could be read, with `reason` and `detail`.
+    flagged : DataFrame
+        Accepted rows that look odd, with `reason` and `neighbour` (what they were compared with); a row may
+        stand here twice.
+    shapes, gpus : dict
+        The specifications behind the names in `frame`.
+    label : str
+        Where the numbers come from: "measured", "derived", "imputed", "simulated", or several of them.
+    provenance : dict
+        File name, sha256, format, stack, mode, counts, extra columns, warnings, what an importer assumed.
+    """
+
+    frame: pd.DataFrame
+    excluded: pd.DataFrame
+    flagged: pd.DataFrame
+    shapes: Mapping[str, ModelShapes]
+    gpus: Mapping[str, GpuSpec]
+    label: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"Measurements({self.provenance.get('file', '?')}, {self.label}: {len(self.frame)} rows, "
+            f"{self.frame['model'].nunique()} models x {self.frame['gpu'].nunique()} GPUs, "
+            f"{len(self.excluded)} excluded, {len(self.flagged_grids)} grids flagged)"
+        )
+
+    def cells(self) -> Cells:
+        """The accepted rows as `Cells`, repeats as cells of their own, in the order of the file."""
+        f = self.frame
+        return Cells.from_columns(
+            list(f["model"]), list(f["gpu"]), f["batch"], f["context"], f["step_ms"], f["step_sd_ms"]
+        )
+
+    @property
+    def flagged_grids(self) -> tuple[tuple[str, str], ...]:
+        """The (model, gpu) pairs with at least one flagged row, sorted."""
+        pairs = self.flagged[["model", "gpu"]].drop_duplicates()
+        return tuple(sorted(pairs.itertuples(index=False, name=None)))
+
+    def without_flagged(self) -> "Measurements":
+        """The same without every (model, GPU) grid that holds a flagged row.
+
+        Raises
+        ------
+        InputError
+            No grid would be left.
+        """
+        grids = set(self.flagged_grids)
+        odd = np.array([pair in grids for pair in zip(self.frame["model"], self.frame["gpu"], strict=True)])
+        if odd.all():
+            raise InputError(f"{self.provenance.get('file')}: every (model, GPU) grid is flagged")
+        left_out = self.frame[odd].assign(reason="grid is flagged", detail="")
+        return replace(
+            self,
+            frame=self.frame[~odd],
+            excluded=pd.concat([self.excluded, left_out]).sort_index(),
+            flagged=self.flagged.iloc[:0],
+        )
+
+    def repeat_spread(self) -> float:
+        """Relative standard deviation of one measurement, pooled over the cells that have repeats.
+
+        NaN where no cell has any. The only estimate of noise that holds no model.
+        """
+        keys = [c for c in KEY if c in self.frame and c != "repeat"]
+        logs = np.log(self.frame["step_ms"])
+        groups = logs.groupby([self.frame[k] for k in keys], dropna=False)
+        freedom = len(logs) - groups.ngroups
+        return float(np.sqrt(((logs - groups.transform("mean")) ** 2).sum() / freedom)) if freedom else np.nan
+
+    def summary(self) -> str:
+        """Text for a person: what is in, what is out and why, what looks odd."""
+        p, f = self.provenance, self.frame
+        lines = [
+            f"{p.get('file')}: {len(f)} {self.label} decode steps, stack {p.get('stack') or 'unknown'}, "
+            f"mode {p.get('mode')}",
+            *(f"  {pair}: {n} rows" for pair, n in (f["model"] + " on " + f["gpu"]).value_counts().items()),
+        ]
+        if not np.isnan(spread := self.repeat_spread()):
+            lines.append(f"repeats differ by {100 * spread:.1f} % (relative standard deviation)")
+        for title, counts in (
+            ("excluded", self.excluded["reason"].value_counts()),
+            ("not selected", p.get("not_selected", {})),
+            ("flagged", self.flagged["reason"].value_counts()),
+        ):
+            lines += [f"{title}: {reason}: {n} rows" for reason, n in counts.items()]
+        lines += [f"flagged grid: {model} on {gpu}" for model, gpu in self.flagged_grids]
+        lines += [f"warning: {text}" for text in p.get("warnings", ())]
+        return "\n".join(lines)
+
+
+def load(
+    path: str | Path | pd.DataFrame,
+    format: str = "schema",
+    stack: str | None = None,
+    mode: str | None = None,
+    *,
+    names: Names | None = None,
+) -> Measurements:
+    """Read measurements.
+
+    Parameters
+    ----------
+    path : path of a CSV file, or a DataFrame with the same columns (rows are then numbered from 1)
+    format : "schema" (DESIGN section 7) or "argonne" (LLM-Inference-Bench's All_results.csv)
+    stack, mode : str, optional
+        Which serving stack and launch mode to use where a file mixes them; exact, case-insensitive.
+    names : Names, optional
+        Models and GPUs beyond the catalog.
+
+    Returns
+    -------
+    Measurements
+
+    Raises
+    ------
+    InputError
+        One line that names file, row, column, what was found and what was expected.
+    """
+    if format not in FORMATS:
+        raise InputError(f"format {format!r} is unknown: expected one of {', '.join(FORMATS)}")
+    table = csvfile.Table.of_frame(path) if isinstance(path, pd.DataFrame) else csvfile.read(path)
+    names = names or Names()
+    if format == "argonne":
+        from validate.importers import argonne
+
+        folder = None if isinstance(path, pd.DataFrame) else Path(path).parent
+        selected = argonne.select(table, names, stack, mode, folder)
+    else:
+        selected = schema.select(table, names, stack, mode)
+    return _judge(selected, table, names, format)
+
+
+def _judge(selected: Selected, table: csvfile.Table, names: Names, format: str) -> Measurements:
+    """Exclude what physics forbids, refuse wrong units and ambiguous keys, flag what looks odd."""
+    frame = selected.frame
+    floor_ms = plausibility.per_pair(frame, names, roofline.bytes_floor_ms, "context")
+    fits = plausibility.per_pair(frame, names, capacity.fits, "peak_context").astype(bool)
+
+    below = frame["step_ms"] < floor_ms
+    if format == "schema":
+        plausibility.refuse_other_units(frame, floor_ms, table)
+    detail = [
+        f"{ms:.3g} ms < {least:.3g} ms"
+        for ms, least in zip(frame["step_ms"][below], floor_ms[below], strict=True)
+    ]
+    excluded = pd.concat(
+        [
+            selected.excluded,
+            frame[below].assign(reason="step below the physical minimum", detail=detail),
+            frame[~below & ~fits].assign(reason="does not fit the GPU's memory", detail=""),
+        ]
+    )
+    frame = frame[~below & fits]
+    if frame.empty:
+        counts = "; ".join(f"{n} rows: {reason}" for reason, n in excluded["reason"].value_counts().items())
+        raise InputError(f"{table.name}: no row can be used ({counts})")
+    _refuse_double_keys(frame, table)
+
+    frame = frame.assign(
+        repeat=frame["repeat"].fillna(0).astype(int) if "repeat" in frame else 0,
+        step_sd_ms=frame["step_sd_ms"].fillna(0.0) if "step_sd_ms" in frame else 0.0,
+    ).drop(columns="peak_context")
+    first = ["model", "gpu", "batch", "context", "step_ms", "step_sd_ms", "repeat"]
+    frame = frame[[*first, *(c for c in frame.columns if c not in first)]]
+    provenance = {
+        "file": table.name,
+        "sha256": table.sha256,
+        "format": format,
+        **selected.provenance,
+        "rows": len(table.frame),
+        "accepted": len(frame),
+    }
+    return Measurements(
+        frame=frame,
+        excluded=excluded.drop(columns="peak_context", errors="ignore").sort_index(),
+        flagged=plausibility.flags(frame),
+        shapes={name: names.shapes(name) for name in frame["model"].unique()},
+        gpus={name: names.gpu(name) for name in frame["gpu"].unique()},
+        label=_label(frame),
+        provenance=provenance,
+    )
+
+
+def _label(frame: pd.DataFrame) -> str:
+    if "origin" not in frame:
+        return "measured"
+    found = set(frame["origin"].replace("", "measured"))
+    return ", ".join(word for word in schema.WORDS["origin"] if word in found)
+
+
+def _refuse_double_keys(frame: pd.DataFrame, table: csvfile.Table) -> None:
+    keys = [c for c in KEY if c in frame]
+    double = frame.duplicated(keys)
+    if not double.any():
+        return
+    row = frame.index[double][0]
+    cell = frame.loc[row]
+    same = ((frame[keys] == cell[keys]) | (frame[keys].isna() & cell[keys].isna())).all(axis=1)
+    expected = "a different repeat for each" if "repeat" in frame else "a column repeat that tells them apart"
+    raise InputError(
+        f"{table.name}, row {row}, column repeat: "
+        f"{cell['model']} on {cell['gpu']} at batch {cell['batch']:g}, "
+        f"context {cell['context']:g} stands at row {frame.index[same][0]} already, expected {expected}"
+    )

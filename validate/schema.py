@@ -1,0 +1,207 @@
+"""The schema of measurement files: columns, what they may hold, and the names in them (DESIGN section 7)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pandera.pandas as pa
+from numpy.typing import NDArray
+
+from validate.csvfile import Table
+from validate.errors import InputError
+from validate.names import Names
+
+REQUIRED = ("model", "gpu", "batch", "context", "step_ms")
+WORDS = {
+    "statistic": ("mean", "median", "min"),
+    "mode": ("eager", "graph", "unknown"),
+    "origin": ("measured", "derived", "imputed", "simulated"),
+}
+TEXTS = ("block", "stack", "stack_version", "attention", "dtype", "kv_dtype", "excluded", "flag", "source")
+SIXTEEN_BIT = ("bf16", "bfloat16", "torch.bfloat16", "fp16", "float16", "torch.float16", "half", "auto", "")
+
+SHORTEST_MS, LONGEST_MS = 0.05, 20_000.0
+"""No decode step of a language model on one GPU lies outside; what does has another unit."""
+
+
+def number_column(
+    expected: str, low: float, high: float = np.inf, whole: bool = False, required: bool = False
+) -> pa.Column:
+    """Column of finite numbers in [low, high]; `expected` is what an error says."""
+    checks = [pa.Check(lambda s: np.isfinite(s) & (s >= low) & (s <= high))]
+    if whole:
+        checks.append(pa.Check(lambda s: s == np.floor(s)))
+    return pa.Column(float, checks, nullable=not required, required=required, description=expected)
+
+
+SCHEMA = pa.DataFrameSchema(
+    {
+        "batch": number_column("a whole number of sequences, at least 1", 1, whole=True, required=True),
+        "context": number_column(
+            "tokens in the cache before the step, a number of at least 0", 0, required=True
+        ),
+        "step_ms": number_column(
+            f"milliseconds from {SHORTEST_MS:g} to {LONGEST_MS:g} (seconds? microseconds?)",
+            SHORTEST_MS,
+            LONGEST_MS,
+            required=True,
+        ),
+        "repeat": number_column("a whole number, at least 0", 0, whole=True),
+        "step_sd_ms": number_column("milliseconds, at least 0", 0),
+        "n_steps": number_column("a whole number of steps, at least 1", 1, whole=True),
+        "gpu_ms": number_column("milliseconds, at least 0", 0),
+        "host_ms": number_column("milliseconds, at least 0", 0),
+        "launches": number_column("a number of kernel launches, at least 0", 0),
+        "tensor_parallel": number_column("a whole number of GPUs, at least 1", 1, whole=True),
+        "imputation": number_column("a whole number, at least 0", 0, whole=True),
+    }
+)
+"""The numeric columns; `description` says what is expected. Names and words have lists of their own."""
+
+KNOWN = (*REQUIRED, *(c for c in SCHEMA.columns if c not in REQUIRED), *WORDS, *TEXTS)
+
+
+@dataclass(frozen=True, eq=False)
+class Selected:
+    """Rows in the units and names of the schema, before they are judged against physics.
+
+    `frame` has catalog names and numbers, indexed by row number, and `peak_context`, the tokens a sequence
+    holds at most while it is measured; `excluded` has `reason` and `detail`.
+    """
+
+    frame: pd.DataFrame
+    excluded: pd.DataFrame
+    provenance: dict[str, Any]
+
+
+def numbers(table: Table, rows: pd.Index, columns: Mapping[str, pa.Column]) -> pd.DataFrame:
+    """The columns of the table that `columns` describes, as checked floats, NaN where empty.
+
+    Raises
+    ------
+    InputError
+        At the first row of the file with a cell that is not what its column expects.
+    """
+    present = {name: column for name, column in columns.items() if name in table.frame.columns}
+    frame = pd.DataFrame({name: table.number(name)[rows] for name in present})
+    for name, column in present.items():
+        text = frame.index[frame[name].isna() & (table.frame.loc[rows, name] != "")]
+        if len(text):
+            table.fail(text[0], name, column.description)
+    try:
+        return pa.DataFrameSchema(present).validate(frame, lazy=True)
+    except pa.errors.SchemaErrors as error:
+        first = error.failure_cases.dropna(subset="index").sort_values("index", kind="stable").iloc[0]
+        table.fail(int(first["index"]), first["column"], present[first["column"]].description)
+
+
+def choose(
+    table: Table, rows: pd.Index, column: str, wanted: str | None, option: str
+) -> tuple[NDArray[np.bool_], str]:
+    """Which of `rows` have the wanted value of `column`, and that value as the file spells it.
+
+    `option` is what the command line calls the choice.
+
+    Raises
+    ------
+    InputError
+        None is wanted though the rows mix several, or what is wanted is not in the file.
+    """
+    if column not in table.frame.columns:
+        if wanted:
+            raise InputError(f"{table.name} has no column {column!r} to choose {option} {wanted!r} by")
+        return np.ones(len(rows), dtype=bool), "unknown"
+    values = table.frame.loc[rows, column].replace("", "unknown")
+    folded = values.str.casefold()
+    first = folded.drop_duplicates()
+    spelled = dict(zip(first, values[first.index], strict=True))
+    listed = ", ".join(sorted(spelled.values()))
+    if wanted is None and len(spelled) > 1:
+        row = first.index[1]
+        raise InputError(
+            f"{table.name}, row {row}, column {column}: the file mixes {listed}; choose one with --{option}"
+        )
+    fold = next(iter(spelled)) if wanted is None else wanted.casefold()
+    if fold not in spelled:
+        raise InputError(f"{table.name}: {option} {wanted!r} is not in the file; expected one of {listed}")
+    return (folded == fold).to_numpy(), spelled[fold]
+
+
+def select(table: Table, names: Names, stack: str | None, mode: str | None) -> Selected:
+    """Read a table in the schema of DESIGN section 7."""
+    table.require(REQUIRED)
+    text = table.frame
+    given = text["excluded"] != "" if "excluded" in text else pd.Series(False, index=text.index)
+    by_author = _readable(table, given, "excluded in the file")
+    rows = text.index[~given]
+
+    kept = np.ones(len(rows), dtype=bool)
+    chosen: dict[str, str] = {}
+    not_selected: dict[str, int] = {}
+    for column, wanted in (("stack", stack), ("mode", mode)):
+        mask, chosen[column] = choose(table, rows, column, wanted, column)
+        if not mask.all():
+            not_selected[f"other {column} than {chosen[column]}"] = int((kept & ~mask).sum())
+        kept &= mask
+    rows = rows[kept]
+
+    frame = numbers(table, rows, SCHEMA.columns)
+    for column in ("model", "gpu"):
+        frame[column] = _canonical(table, rows, column, names)
+    for column, words in WORDS.items():
+        if column in text:
+            frame[column] = _words(table, rows, column, words)
+    others = [c for c in text.columns if c not in frame and c != "excluded"]
+    frame = frame.join(text.loc[rows, others])
+    frame["peak_context"] = frame["context"]
+
+    excluded = [by_author]
+    for column in ("dtype", "kv_dtype"):
+        if column in frame:
+            odd = ~frame[column].str.casefold().isin(SIXTEEN_BIT)
+            excluded.append(frame[odd].assign(reason=f"{column} is not 16-bit", detail=frame[column][odd]))
+            frame = frame[~odd]
+    if "tensor_parallel" in frame:
+        odd = frame["tensor_parallel"] > 1
+        excluded.append(frame[odd].assign(reason="more than one GPU", detail=frame["tensor_parallel"][odd]))
+        frame = frame[~odd]
+    provenance = {
+        **chosen,
+        "not_selected": not_selected,
+        "extra_columns": [c for c in text.columns if c not in KNOWN],
+        "warnings": [],
+    }
+    return Selected(frame, pd.concat(excluded), provenance)
+
+
+def _readable(table: Table, mask: pd.Series, reason: str) -> pd.DataFrame:
+    """Rows that are excluded unchecked: numbers where there are any, the rest as the file has it."""
+    frame = table.frame[mask].copy()
+    for column in SCHEMA.columns:
+        if column in frame:
+            frame[column] = pd.to_numeric(frame[column], errors="coerce")
+    return frame.assign(reason=reason, detail=frame.get("excluded", ""))
+
+
+def _canonical(table: Table, rows: pd.Index, column: str, names: Names) -> pd.Series:
+    """The catalog names of a column of names; InputError at the first row with one that is not known."""
+    text = table.frame.loc[rows, column]
+    load_name = names.shapes if column == "model" else names.gpu
+    found: dict[str, str] = {}
+    for row, name in text.drop_duplicates().items():
+        try:
+            found[name] = load_name(name).name
+        except ValueError as error:
+            raise InputError(f"{table.name}, row {row}, column {column}: {error}") from error
+    return text.map(found)
+
+
+def _words(table: Table, rows: pd.Index, column: str, words: tuple[str, ...]) -> pd.Series:
+    """A column of words in lower case; empty cells stay empty."""
+    text = table.frame.loc[rows, column].str.casefold()
+    odd = ~text.isin([*words, ""])
+    if odd.any():
+        table.fail(text.index[odd][0], column, " or ".join(words))
+    return text
