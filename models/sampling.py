@@ -1,0 +1,442 @@
+"""Compile a model once, refit it many times, and let no fit out that fails its gate (DESIGN section 5)."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import nutpie
+import pymc as pm
+import xarray as xr
+from arviz_stats.base import array_stats
+from numpy.typing import ArrayLike, NDArray
+from tqdm.auto import tqdm
+
+Array = NDArray[np.float64]
+Data = Mapping[str, ArrayLike]
+"""New values of some of a model's data, by name."""
+
+ESCALATION = ((0.95, 1), (0.99, 2), (0.995, 4))
+"""Attempts of a gated fit: (target_accept, factor on draws and tuning). Fixed, so that no result chooses it."""
+
+
+class GateFailure(RuntimeError):
+    """A fit failed its gate after the whole escalation. `fit` holds the last attempt."""
+
+    def __init__(self, message: str, fit: "Fit") -> None:
+        super().__init__(message)
+        self.fit = fit
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Convergence of one fit over its free random variables.
+
+    Attributes
+    ----------
+    rhat : float
+        Largest rank-normalised split R-hat; `rhat_of` names its parameter.
+    ess_bulk, ess_tail : float
+        Smallest effective sample sizes; `ess_of` names the parameter of the smaller of the two.
+    divergences : int
+    ebfmi : float
+        Smallest E-BFMI of a chain.
+    """
+
+    rhat: float
+    rhat_of: str
+    ess_bulk: float
+    ess_tail: float
+    ess_of: str
+    divergences: int
+    ebfmi: float
+
+    def __str__(self) -> str:
+        return (
+            f"R-hat {self.rhat:.4f} ({self.rhat_of}), ESS bulk {self.ess_bulk:.0f} tail {self.ess_tail:.0f} "
+            f"({self.ess_of}), {self.divergences} divergences, E-BFMI {self.ebfmi:.2f}"
+        )
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a fit must meet before it counts as a result."""
+
+    rhat: float = 1.01
+    ess: float = 400.0
+    divergences: int = 0
+    ebfmi: float = 0.3
+
+    def failures(self, found: Diagnostics) -> tuple[str, ...]:
+        """What `found` fails, in words; empty where it passes. NaN fails."""
+        checks = (
+            (found.rhat <= self.rhat, f"R-hat {found.rhat:.3f} of {found.rhat_of} > {self.rhat}"),
+            (
+                min(found.ess_bulk, found.ess_tail) >= self.ess,
+                f"ESS {min(found.ess_bulk, found.ess_tail):.0f} of {found.ess_of} < {self.ess:.0f}",
+            ),
+            (found.divergences <= self.divergences, f"{found.divergences} divergences"),
+            (found.ebfmi >= self.ebfmi, f"E-BFMI {found.ebfmi:.2f} < {self.ebfmi}"),
+        )
+        return tuple(words for passed, words in checks if not passed)
+
+
+DEFAULT_GATE = Gate()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a gated fit: its settings, what was found, what failed."""
+
+    draws: int
+    tune: int
+    chains: int
+    seed: int
+    target_accept: float
+    diagnostics: Diagnostics
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A posterior with its diagnostics.
+
+    Attributes
+    ----------
+    datatree : xarray.DataTree
+        Groups posterior, sample_stats, observed_data, constant_data; opens with ``az.plot_*``.
+    gate : Gate
+    attempts : tuple of Attempt
+        All attempts in order; the draws are those of the last.
+    """
+
+    datatree: xr.DataTree
+    gate: Gate
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def posterior(self) -> xr.Dataset:
+        """The draws, dims (chain, draw, ...)."""
+        return self.datatree["posterior"].to_dataset()
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """Of the last attempt."""
+        return self.attempts[-1].diagnostics
+
+    @property
+    def passed(self) -> bool:
+        """Whether the last attempt met the gate."""
+        return not self.attempts[-1].failures
+
+    def __repr__(self) -> str:
+        last = self.attempts[-1]
+        state = "passed" if self.passed else "FAILED: " + "; ".join(last.failures)
+        return (
+            f"Fit({last.chains} chains x {last.draws} draws, attempt {len(self.attempts)} at target_accept "
+            f"{last.target_accept}: {self.diagnostics}; gate {state})"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write as netCDF (h5netcdf), whole or not at all."""
+        path = Path(path)
+        tree = self.datatree.copy()
+        tree.attrs["gate"] = json.dumps(asdict(self.gate))
+        tree.attrs["attempts"] = json.dumps([asdict(a) for a in self.attempts])
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        try:
+            tree.to_netcdf(name, engine="h5netcdf")
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Fit":
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file is not a stored fit.
+        """
+        with xr.open_datatree(path, engine="h5netcdf") as stored:
+            tree = stored.load()
+        if not {"gate", "attempts"} <= set(tree.attrs):
+            raise ValueError(f"{path}: not a stored fit (attributes gate and attempts are missing)")
+        gate, attempts = Gate(**json.loads(tree.attrs.pop("gate"))), json.loads(tree.attrs.pop("attempts"))
+        for a in attempts:
+            a.update(diagnostics=Diagnostics(**a["diagnostics"]), failures=tuple(a["failures"]))
+        return cls(tree, gate, tuple(Attempt(**a) for a in attempts))
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A compiled model, to be fitted to its own data or to others of the same structure.
+
+    Attributes
+    ----------
+    free : tuple of str
+        Free random variables: what the sampler moves and the gate looks at.
+    dims : mapping
+        Dims of every variable and data of the model.
+    coords : mapping
+    data : mapping of str to array
+        The model's own data.
+    observed : mapping of str to str
+        Observed random variable -> its data.
+    """
+
+    nutpie_model: Any = field(repr=False)
+    free: tuple[str, ...]
+    dims: Mapping[str, tuple[str, ...]]
+    coords: Mapping[str, Any]
+    data: Mapping[str, Array] = field(repr=False)
+    observed: Mapping[str, str]
+
+    def fit(
+        self,
+        data: Data | None = None,
+        *,
+        seed: int,
+        draws: int = 1000,
+        tune: int = 1000,
+        chains: int = 4,
+        target_accept: float = 0.95,
+        cores: int = 2,
+        start: ArrayLike | None = None,
+        gate: Gate = DEFAULT_GATE,
+        progress: bool = False,
+    ) -> Fit:
+        """Sample once, whatever the gate says (`fit_gated` escalates and refuses).
+
+        Parameters
+        ----------
+        data : mapping of str to array, or None
+            Data that replace the model's own; the number of cells may change, the SKUs and classes may not.
+        start : array [free parameter] or None
+            Where chains start, unconstrained (see `centre`); default: the prior's centre, jittered.
+
+        Raises
+        ------
+        ValueError
+            `data` names what the model does not have, or its shapes or codes do not fit.
+        """
+        merged = self._merged(data or {})
+        trace = nutpie.sample(
+            self.nutpie_model.with_data(**(data or {})),
+            draws=draws,
+            tune=tune,
+            chains=chains,
+            cores=min(cores, chains),
+            seed=seed,
+            target_accept=target_accept,
+            init_mean=None if start is None else np.asarray(start, dtype=float),
+            save_warmup=False,
+            progress_bar=progress,
+        )
+        posterior = trace["posterior"].to_dataset()
+        stats = trace["sample_stats"].to_dataset()
+        found = diagnose({n: posterior[n].values for n in self.free}, stats)
+        attempt = Attempt(draws, tune, chains, seed, target_accept, found, gate.failures(found))
+        groups = {
+            "posterior": posterior,
+            "sample_stats": stats,
+            "observed_data": self._dataset({n: (like, merged[like]) for n, like in self.observed.items()}),
+            "constant_data": self._dataset(
+                {n: (n, v) for n, v in merged.items() if n not in self.observed.values()}
+            ),
+        }
+        tree = xr.DataTree.from_dict(groups)
+        return Fit(tree, gate, (attempt,))
+
+    def _merged(self, data: Data) -> dict[str, Array]:
+        for name in data:
+            if name not in self.data:
+                raise ValueError(f"the model has no data {name!r}: expected some of {sorted(self.data)}")
+        merged = {name: np.asarray(data.get(name, own)) for name, own in self.data.items()}
+        fixed = {dim for name, dims in self.dims.items() if name not in merged for dim in dims} - {"cell"}
+        size = {dim: len(self.coords[dim]) for dim in fixed}
+        for name, value in merged.items():
+            dims = self.dims.get(name, ())
+            if value.ndim != len(dims):
+                raise ValueError(f"data {name!r} must have dims {dims}, got shape {value.shape}")
+            for dim, length in zip(dims, value.shape, strict=True):
+                if size.setdefault(dim, length) != length:
+                    raise ValueError(f"data {name!r} has {length} along {dim!r}, expected {size[dim]}")
+            labels = self.coords.get(name.removesuffix("_code")) if name.endswith("_code") else None
+            if labels is not None and value.size and not 0 <= value.min() <= value.max() < len(labels):
+                raise ValueError(f"data {name!r} must hold codes from 0 to {len(labels) - 1}")
+        return merged
+
+    def _dataset(self, values: Mapping[str, tuple[str, Array]]) -> xr.Dataset:
+        """Variables name -> (whose dims, values), with the coords that still have the right length."""
+        dataset = xr.Dataset(
+            {name: (self.dims.get(like, ()), value) for name, (like, value) in values.items()}
+        )
+        coords = {d: self.coords[d] for d, n in dataset.sizes.items() if len(self.coords.get(d, ())) == n}
+        return dataset.assign_coords(coords)
+
+
+def compile_model(model: pm.Model) -> Compiled:
+    """Compile `model` once for many fits (nutpie, numba; some seconds)."""
+    compiled = nutpie.compile_pymc_model(model, backend="numba")
+    data = {v.name: np.asarray(v.get_value()) for v in model.data_vars}
+    observed = {rv.name: model.rvs_to_values[rv].name for rv in model.observed_RVs}
+    # Data that no variable uses were dropped by the compiler: they cannot be replaced.
+    used = {v.name for v in compiled.shared_var_keys}
+    return Compiled(
+        compiled,
+        tuple(rv.name for rv in model.free_RVs),
+        {name: tuple(dims) for name, dims in model.named_vars_to_dims.items()},
+        {dim: np.asarray(values) for dim, values in model.coords.items() if values is not None},
+        {name: value for name, value in data.items() if name in used},
+        {rv: name for rv, name in observed.items() if name in used},
+    )
+
+
+def diagnose(draws: Mapping[str, Array], stats: xr.Dataset) -> Diagnostics:
+    """Worst R-hat, ESS and E-BFMI, and the number of divergences.
+
+    Parameters
+    ----------
+    draws : mapping of str to array (chain, draw, ...)
+    stats : Dataset
+        With ``diverging`` and ``energy``, (chain, draw).
+    """
+    names, columns = [], []
+    for name, values in draws.items():
+        flat = np.asarray(values).reshape(*values.shape[:2], -1)
+        columns.append(flat)
+        index = np.ndindex(values.shape[2:])
+        names += [f"{name}[{', '.join(map(str, i))}]" if i else name for i in index]
+    stacked = np.concatenate(columns, axis=2)
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    rhat = array_stats.rhat(stacked, **axes)
+    bulk = array_stats.ess(stacked, method="bulk", **axes)
+    tail = array_stats.ess(stacked, method="tail", prob=(0.05, 0.95), **axes)
+    ebfmi = array_stats.bfmi(stats["energy"].values, **axes)
+    worst, least = int(np.argmax(rhat)), int(np.argmin(np.minimum(bulk, tail)))  # argmax finds NaN first
+    return Diagnostics(
+        float(rhat[worst]),
+        names[worst],
+        float(bulk.min()),
+        float(tail.min()),
+        names[least],
+        int(stats["diverging"].values.sum()),
+        float(ebfmi.min()),
+    )
+
+
+def fit_gated(
+    compiled: Compiled,
+    data: Data | None = None,
+    *,
+    seed: int,
+    draws: int = 1000,
+    tune: int = 1000,
+    gate: Gate = DEFAULT_GATE,
+    refuse: bool = True,
+    **kwargs: Any,
+) -> Fit:
+    """Fit, escalating as `ESCALATION` says until the gate is met; every attempt is recorded.
+
+    Parameters
+    ----------
+    refuse : bool
+        False: return the last attempt although it failed (runs over many data sets count their failures).
+    kwargs
+        `chains`, `cores`, `start`, `progress` of `Compiled.fit`.
+
+    Raises
+    ------
+    GateFailure
+        The last attempt fails too.
+    """
+    attempts: tuple[Attempt, ...] = ()
+    for target_accept, factor in ESCALATION:
+        fit = compiled.fit(
+            data,
+            seed=seed,
+            draws=draws * factor,
+            tune=tune * factor,
+            target_accept=target_accept,
+            gate=gate,
+            **kwargs,
+        )
+        attempts += fit.attempts
+        if fit.passed:
+            break
+    fit = Fit(fit.datatree, gate, attempts)
+    if refuse and not fit.passed:
+        raise GateFailure(
+            f"the fit failed its gate after {len(attempts)} attempts: {'; '.join(attempts[-1].failures)}", fit
+        )
+    return fit
+
+
+@dataclass(frozen=True, eq=False)
+class SmallFit:
+    """What `fit_many` keeps of a fit: thinned draws by name (draw, ...) and its attempts."""
+
+    draws: Mapping[str, Array]
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the last attempt met the gate."""
+        return not self.attempts[-1].failures
+
+
+def fit_many(
+    compiled: Compiled,
+    datasets: Sequence[Data],
+    seeds: Sequence[int],
+    *,
+    keep: int = 100,
+    names: Sequence[str] | None = None,
+    jobs: int = 2,
+    progress: bool = False,
+    **kwargs: Any,
+) -> list[SmallFit]:
+    """Gated fits of one compiled model to many data sets; failed fits are returned too, marked.
+
+    The sampler works outside Python's lock: threads share the one compiled function. A data set's draws depend on
+    its seed alone, not on `jobs`.
+
+    Parameters
+    ----------
+    datasets, seeds : sequences of one length
+    keep : int
+        Draws kept per fit, evenly spaced over all chains.
+    names : sequence of str or None
+        Variables kept; default: all but the standardised effects ``z_*``.
+    jobs : int
+        Fits at a time.
+    kwargs
+        Passed to `fit_gated`.
+    """
+
+    def one(task: tuple[Data, int]) -> SmallFit:
+        data, seed = task
+        fit = fit_gated(compiled, data, seed=seed, refuse=False, cores=1, **kwargs)
+        posterior = fit.posterior
+        kept = names or [n for n in posterior.data_vars if not str(n).startswith("z_")]
+        return SmallFit({str(n): thin(posterior[n].values, keep) for n in kept}, fit.attempts)
+
+    tasks = list(zip(datasets, seeds, strict=True))
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(tqdm(pool.map(one, tasks), total=len(tasks), disable=not progress, desc="fits"))
+
+
+def thin(values: Array, keep: int) -> Array:
+    """At most `keep` draws, evenly spaced over the chains laid end to end: (chain, draw, ...) to (draw, ...)."""
+    pooled = values.reshape(-1, *values.shape[2:])
+    keep = min(keep, len(pooled))
+    return pooled[np.linspace(0, len(pooled) - 1, keep).round().astype(int)]
