@@ -1,31 +1,32 @@
 """The Bayesian model of decode steps: constants of the GPU branch, hierarchical floors, noise.
 
-step[cell] = combine(T_gpu[cell], floor[gpu, group]);  y ~ Normal or Student-t(step, sqrt(s² + (σ·step)² + known²)).
-s keeps the noise off zero where a negative floor pushes the step through 0.
+step[cell] = combine(T_gpu[cell], floor[gpu, group]);  y ~ Normal or Student-t(step, sqrt(s² + (σ·step)² +
+known²)). s keeps the noise off zero where a negative floor pushes the step through 0.
 
 Names in the posterior, with their dims:
 
 - ``eta_bw``, ``eta_fa``, ``eta_tc`` (in (0, 1)), ``l_half`` (tokens), ``rho_q``: with free constants.
 - ``floor_ms`` (gpu, class), (gpu, model) or (gpu): the floors, also of pairs that were never measured.
-- ``floor_sd_gpu_ms``, ``floor_sd_class_ms`` (or ``_model_ms``), ``floor_sd_pair_ms``: scales of the SKU, class and
-  pair effects. The effects themselves are integrated out; `predict_floor` draws floors of new SKUs and classes.
+- ``floor_sd_gpu_ms``, ``floor_sd_class_ms`` (or ``_model_ms``), ``floor_sd_pair_ms``: scales of the SKU,
+  class and pair effects. The effects themselves are integrated out; `predict_floor` draws floors of new
+  SKUs and classes.
 - ``noise_relative`` (σ), ``noise_ms`` (s), ``student_nu`` (Student-t only).
 - ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured): what the sampler moves in place of ``floor_ms``.
 
-Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``, ``pair_code``, ``gpu_ms``
-or the fields of ``PeakTimes``, and ``anchor_floor_ms``. No variable has one value per cell, so that a compiled model
-can be refitted to other cells.
+Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
+``pair_code``, ``gpu_ms`` or the fields of ``PeakTimes``, and ``anchor_floor_ms``. No variable has one value
+per cell, so that a compiled model can be refitted to other cells.
 
-Parametrisation. Floors with many cells are known to a tenth of a millisecond whatever the hierarchy says, and an
-error of η_bw moves all of them at once: non-centred effects then lie on narrow ridges, and centred floors in a funnel
-where the pair effects may vanish. So the effects are integrated out, exactly, and the sampler moves ``z``, the floors'
-contrasts (overall, SKUs, classes, pairs) measured from where normal theory puts them given the scales and the mean
-residuals, in units of their sd there. The Jacobian is included: the posterior is that of the plain hierarchy.
+Parametrisation. Floors with many cells are known to a tenth of a millisecond whatever the hierarchy says,
+and an error of η_bw moves all of them at once: non-centred effects then lie on narrow ridges, and centred
+floors in a funnel where the pair effects may vanish. So the effects are integrated out, exactly, and the
+sampler moves ``z``, the floors' contrasts (overall, SKUs, classes, pairs) measured from where normal theory
+puts them given the scales and the mean residuals, in units of their sd there. The Jacobian is included: the
+posterior is that of the plain hierarchy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from models.cells import Cells
 from models.floors import FloorStructure
 from models.kernels import KERNELS, PeakTimes, Work
-from models.roofline import CONSTANTS, Efficiency, combine, total_ms
+from models.roofline import CONSTANTS, Efficiency, combine, work_ms
 
 Array = NDArray[np.float64]
 
@@ -55,7 +56,9 @@ class Priors:
         0.63 to 0.80, and 0.75, 0.88, 0.84 once a constant time per kernel is set apart; wide, since older
         stacks are slower than the kernels of 2025 from which these numbers come.
     eta_tc : (mean, sd) of a Beta
-        Tensor cores. Measured GEMMs with 1024 rows or more: medians 0.90, 0.83, 0.77.
+        Tensor cores. Measured GEMMs with 1024 rows or more: medians 0.90, 0.83, 0.77. Narrow enough to keep
+        the prior off values (0.27 on an A100) at which small batches would turn compute-bound: a wall in
+        the density.
     l_half : (median, sd of the logarithm) of a LogNormal, tokens
         The constant time of a decode-attention kernel is worth about 300 tokens at batch 16, more below.
     rho_q : (median, sd of the logarithm) of a LogNormal
@@ -76,7 +79,7 @@ class Priors:
 
     eta_bw: tuple[float, float] = (0.80, 0.08)
     eta_fa: tuple[float, float] = (0.72, 0.14)
-    eta_tc: tuple[float, float] = (0.78, 0.12)
+    eta_tc: tuple[float, float] = (0.80, 0.08)
     l_half: tuple[float, float] = (200.0, 1.0)
     rho_q: tuple[float, float] = (1.5, 0.6)
     floor_overall_ms: tuple[float, float] = (0.0, 5.0)
@@ -109,10 +112,11 @@ class KnownFloors:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Where each floor of the grid [gpu, group] comes from: estimated, known (the anchor's) or never measured.
+    """Where each floor of the grid [gpu, group] comes from: estimated, known (the anchor's) or never
+    measured.
 
-    `at` and `unmeasured` are index pairs (gpu, group), each (2, n); `code` [cell] says which floor a cell has,
-    -1 - gpu where it is a known one.
+    `at` and `unmeasured` are index pairs (gpu, group), each (2, n); `code` [cell] says which floor a cell
+    has, -1 - gpu where it is a known one.
     """
 
     gpus: tuple[str, ...]
@@ -159,28 +163,6 @@ class _Layout:
             np.array(list(given.values()), dtype=float),
         )
 
-    def contrasts(self) -> tuple[Array, NDArray[np.int64]]:
-        """Orthonormal contrasts of the estimated floors [pair, contrast], and what each compares.
-
-        0: overall; 1: SKUs; 2: groups; 3: what is left, the pairs. Known floors pin their SKU, so that it has no
-        contrast of its own.
-        """
-        gpu, group = self.measured
-        free = np.setdiff1d(gpu, self.known[0])
-        blocks = (
-            np.ones((len(gpu), 1)),
-            (gpu[:, None] == free).astype(float),
-            (group[:, None] == np.unique(group)).astype(float),
-            np.eye(len(gpu)),
-        )
-        basis, block = np.zeros((len(gpu), 0)), []
-        for kind, columns in enumerate(blocks):
-            left, size, _ = np.linalg.svd(columns - basis @ (basis.T @ columns), full_matrices=False)
-            new = left[:, size > 1e-8]
-            basis = np.concatenate([basis, new], axis=1)
-            block += [kind] * new.shape[1]
-        return basis, np.array(block, dtype=np.int64)
-
     def names(self, pairs: NDArray[np.int64]) -> list[str]:
         return [
             self.gpus[g] if self.dim is None else f"{self.gpus[g]} | {self.labels[c]}" for g, c in pairs.T
@@ -212,7 +194,8 @@ def build_model(
     classes : mapping of model name to class
     structure : FloorStructure
     constants : "fixed" or "free"
-        Fixed: T_gpu is the data `gpu_ms` (imputed grids; the second stage of the cut). Free: η are parameters.
+        Fixed: T_gpu is the data `gpu_ms` (imputed grids; the second stage of the cut). Free: η are
+        parameters.
     gpu_ms : array [cell], ms
         T_gpu, with fixed constants.
     query_heads : bool
@@ -276,11 +259,11 @@ def _gpu_branch(work: Work, base: Efficiency, priors: Priors, query_heads: bool)
     free["l_half"] = _log_normal("l_half", priors.l_half)
     if query_heads:
         free["rho_q"] = _log_normal("rho_q", priors.rho_q)
-    return total_ms(combine(times, replace(base, **free), xp=pt))
+    return combine(times, replace(base, **free), xp=pt).sum(axis=-1)
 
 
 def work_data(work: Work) -> dict[str, Array]:
-    """The times of `work` at peak rates as data of a model with free constants: name -> array [cell, kernel]."""
+    """The times of `work` at peak rates as data of a model with free constants, each [cell, kernel]."""
     shape = work.flops.shape
     return {
         f.name: np.broadcast_to(getattr(work.peak_times, f.name), shape).astype(float)
@@ -296,92 +279,234 @@ def efficiency_of(posterior: Mapping[str, Any], base: Efficiency | None = None) 
     posterior : Dataset or mapping of arrays
         Draws of each constant, (chain, draw) or (draw,); constants that it lacks are taken from `base`.
     """
-    draws = {n: np.asarray(posterior[n], dtype=float).reshape(-1, 1) for n in CONSTANTS if n in posterior}
+    draws: dict[str, Any] = {
+        n: np.asarray(posterior[n], dtype=float).reshape(-1, 1) for n in CONSTANTS if n in posterior
+    }
     return replace(base or Efficiency.peak(), **draws)
 
 
+def _contrasts(pairs: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
+    """Orthonormal contrasts of the floors of `pairs` [pair, contrast], and what each compares.
+
+    0: overall; 1: SKUs; 2: groups; 3: what is left, the pairs. SKUs in `pinned` have a known floor and so
+    no contrast.
+    """
+    gpu, group = pairs
+    blocks = (
+        np.ones((len(gpu), 1)),
+        (gpu[:, None] == np.setdiff1d(gpu, pinned)).astype(float),
+        (group[:, None] == np.unique(group)).astype(float),
+        np.eye(len(gpu)),
+    )
+    basis, block = np.zeros((len(gpu), 0)), []
+    for kind, columns in enumerate(blocks):
+        left, size, _ = np.linalg.svd(columns - basis @ (basis.T @ columns), full_matrices=False)
+        new = left[:, size > 1e-8]
+        basis = np.concatenate([basis, new], axis=1)
+        block += [kind] * new.shape[1]
+    return basis, np.array(block, dtype=np.int64)
+
+
 def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch: Any) -> Any:
-    """Floor of each cell; registers ``floor_ms``, the scales and the prior of the whole grid of floors."""
+    """Floor of each cell; registers ``floor_ms``, the scales and the prior of the whole grid of floors.
+
+    floor = overall + a[gpu] + b[group] + c[gpu, group], all normal: the contrasts of the whole grid are
+    independent, with the four variances of a two-way analysis of variance.
+    """
     model = pm.modelcontext(None)
     model.add_coord("gpu", list(layout.gpus))
     g, c = len(layout.gpus), len(layout.labels)
+    mean, sd_overall = priors.floor_overall_ms
     dims = ("gpu",) if layout.dim is None else ("gpu", layout.dim)
     sd_gpu = pm.HalfStudentT("floor_sd_gpu_ms", nu=3, sigma=priors.floor_sd_gpu_ms)
-    sd_group = sd_pair = None
-    spread = [1e6, sd_gpu**2]
-    if layout.dim is not None:
+    if layout.dim is None:
+        variance = pt.stack([g * sd_overall**2 + sd_gpu**2, sd_gpu**2])
+        sd_pair = sd_gpu
+    else:
         model.add_coord(layout.dim, list(layout.labels))
         sd_group = pm.HalfStudentT(f"floor_sd_{layout.dim}_ms", nu=3, sigma=priors.floor_sd_group_ms)
         sd_pair = pm.HalfStudentT("floor_sd_pair_ms", nu=3, sigma=priors.floor_sd_pair_ms)
-        spread = [1e6, c * sd_gpu**2 + sd_pair**2, g * sd_group**2 + sd_pair**2, sd_pair**2]
+        by_gpu, by_group = c * sd_gpu**2, g * sd_group**2
+        variance = sd_pair**2 + pt.stack([g * c * sd_overall**2 + by_gpu + by_group, by_gpu, by_group, 0.0])
 
     code = pm.Data("pair_code", layout.code, dims="cell")
-    n = layout.measured.shape[1]
+    n, n_known = layout.measured.shape[1], len(layout.known_ms)
     floors, log_jacobian = [], 0.0
-    anchor = pt.zeros(g)
-    if len(layout.known_ms):
+    centre = np.full(g, float(mean))
+    if n_known:
         model.add_coord("anchor_gpu", [layout.gpus[k] for k in layout.known[0]])
         known = pm.Data("anchor_floor_ms", layout.known_ms, dims="anchor_gpu")
-        anchor = pt.set_subtensor(anchor[layout.known[0]], known)
+        centre = pt.set_subtensor(pt.as_tensor(centre)[layout.known[0]], known)
     if n:
         model.add_coord("pair", layout.names(layout.measured))
         model.add_coord("contrast", np.arange(n))
-        precision = pt.inc_subtensor(pt.zeros(n + len(layout.known_ms))[code], 1.0 / sd**2)
-        level = pt.inc_subtensor(pt.zeros(n + len(layout.known_ms))[code], (measured - branch) / sd**2)
-        precision = pt.maximum(precision[:n], 1e-6)
-        basis, block = layout.contrasts()
-        prior = pt.stack(spread)[block]
-        data = (basis**2).T @ (1.0 / precision)
+        precision = 1.0 / sd**2
+        cells = pt.stack([precision, precision * (measured - branch)], axis=1)
+        sums = pt.inc_subtensor(pt.zeros((n + n_known, 2))[code], cells)[:n]
+        data_variance = 1.0 / pt.maximum(sums[:, 0], 1e-6)
+        basis, block = _contrasts(layout.measured, layout.known[0])
+        prior, data = variance[block], (basis**2).T @ data_variance
         scale = pt.sqrt(prior * data / (prior + data))
-        centre = anchor[layout.measured[0]]
-        shrunk = prior / (prior + data) * (basis.T @ (level[:n] / precision - centre))
-        floors.append(centre + basis @ (shrunk + scale * pm.Flat("z_floor", dims="contrast")))
+        start = centre[layout.measured[0]]
+        shrunk = prior / (prior + data) * (basis.T @ (sums[:, 1] * data_variance - start))
+        floors.append(start + basis @ (shrunk + scale * pm.Flat("z_floor", dims="contrast")))
         log_jacobian += pt.log(scale).sum()
-    if len(layout.known_ms):
+    if n_known:
         floors.append(known)
     sampled = pt.concatenate(floors)
     at = np.concatenate([layout.measured, layout.known], axis=1)
-    grid = pt.set_subtensor(pt.zeros((g, c))[at[0], at[1]], sampled)
     if layout.unmeasured.shape[1]:
-        scale = sd_gpu if sd_pair is None else sd_pair
-        grid = _fill(grid, at, layout, scale)
-        log_jacobian += layout.unmeasured.shape[1] * pt.log(scale)
-    pm.Potential("floors", _log_prior(grid, priors, sd_gpu, sd_group, sd_pair) + log_jacobian)
-    pm.Deterministic("floor_ms", grid[:, 0] if layout.dim is None else grid, dims=dims)
+        filled, log_scale = _fill(sampled, at, layout, sd_pair)
+        log_jacobian += log_scale
+        at = np.concatenate([at, layout.unmeasured], axis=1)
+    else:
+        filled = sampled
+    order = np.argsort(at[0] * c + at[1])
+    grid = filled[order]
+    basis, block = _contrasts(at[:, order], np.array([], dtype=np.int64))
+    wide = variance[block]
+    log_prior = -0.5 * (pt.log(2 * np.pi * wide) + (basis.T @ (grid - mean)) ** 2 / wide).sum()
+    pm.Potential("floors", log_prior + log_jacobian)
+    pm.Deterministic("floor_ms", grid if layout.dim is None else grid.reshape((g, c)), dims=dims)
     return sampled[code]
 
 
-def _fill(grid: Any, at: NDArray[np.int64], layout: _Layout, scale: Any) -> Any:
-    """The grid with the floors of unmeasured pairs: row mean + column mean − overall mean + scale · z."""
-    pm.modelcontext(None).add_coord("unmeasured", layout.names(layout.unmeasured))
-    there = np.zeros((len(layout.gpus), len(layout.labels)))
-    there[at[0], at[1]] = 1.0
-    overall = grid.sum() / there.sum()
-    row_n, column_n = there.sum(1), there.sum(0)
-    row = pt.where(row_n > 0, grid.sum(1) / np.maximum(row_n, 1.0), overall)
-    column = pt.where(column_n > 0, grid.sum(0) / np.maximum(column_n, 1.0), overall)
-    g, c = layout.unmeasured
-    values = row[g] + column[c] - overall + scale * pm.Flat("z_unmeasured", dims="unmeasured")
-    return pt.set_subtensor(grid[g, c], values)
+def _fill(sampled: Any, at: NDArray[np.int64], layout: _Layout, sd_pair: Any) -> tuple[Any, Any]:
+    """`sampled` with the floors of unmeasured pairs after it, and their log Jacobian.
 
-
-def _log_prior(grid: Any, priors: Priors, sd_gpu: Any, sd_group: Any, sd_pair: Any) -> Any:
-    """Log density of the floors [gpu, group] with the overall, SKU, group and pair effects integrated out.
-
-    floor = overall + a[gpu] + b[group] + c[gpu, group], all normal: on a whole grid the covariance has the
-    eigenspaces of the two-way analysis of variance.
+    Each is the additive least-squares fit to the others + z times its sd if pair effects have sd `sd_pair`.
     """
-    mean, sd = priors.floor_overall_ms
-    g, c = grid.type.shape
-    if sd_group is None:
-        sd_group = sd_pair = 0.0
-    overall = grid.mean()
-    rows, columns = grid.mean(1) - overall, grid.mean(0) - overall
-    rest = grid - overall - rows[:, None] - columns[None, :]
-    spaces = (
-        (1, g * c * sd**2 + c * sd_gpu**2 + g * sd_group**2 + sd_pair**2, g * c * (overall - mean) ** 2),
-        (g - 1, c * sd_gpu**2 + sd_pair**2, c * (rows**2).sum()),
-        (c - 1, g * sd_group**2 + sd_pair**2, g * (columns**2).sum()),
-        ((g - 1) * (c - 1), sd_pair**2, (rest**2).sum()),
+    pm.modelcontext(None).add_coord("unmeasured", layout.names(layout.unmeasured))
+
+    def design(pairs: NDArray[np.int64]) -> Array:
+        return np.hstack([pairs[k][:, None] == np.arange(n) for k, n in enumerate(sizes)]).astype(float)
+
+    sizes = len(layout.gpus), len(layout.labels)
+    fit = design(layout.unmeasured) @ np.linalg.pinv(design(at))
+    sd = sd_pair * np.sqrt(1.0 + (fit**2).sum(axis=1))
+    floors = fit @ sampled + sd * pm.Flat("z_unmeasured", dims="unmeasured")
+    return pt.concatenate([sampled, floors]), pt.log(sd).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class CutModels:
+    """The two stages of a cut, for `models.sampling`: fit `upstream`, then `cut(..., downstream, data_of)`.
+
+    Attributes
+    ----------
+    upstream : pm.Model
+        The anchor's cells alone, constants free, one floor per SKU.
+    downstream : pm.Model
+        All other cells, constants fixed; floors given the anchor's.
+    data_of : callable
+        One upstream draw, by name, to the data of the downstream model.
+    """
+
+    upstream: pm.Model
+    downstream: pm.Model
+    data_of: Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+def cut_models(
+    cells: Cells,
+    work: Work,
+    classes: Mapping[str, str],
+    structure: FloorStructure,
+    anchor: str,
+    *,
+    priors: Priors = DEFAULT_PRIORS,
+    query_heads: bool = False,
+    likelihood: Literal["normal", "student"] = "normal",
+    base: Efficiency | None = None,
+) -> CutModels:
+    """Models of the two stages of a cut at the model `anchor`; arguments as in `build_model`.
+
+    Upstream draws η, the noise and the anchor's floors jointly. Downstream takes η as T_gpu and the
+    anchor's floors as known, and has noise of its own; the anchor's cells do not re-enter. Models that
+    share the anchor's group under the structure have its floors and no others: use "gpu, model" for floors
+    of their own.
+
+    Raises
+    ------
+    ValueError
+        The anchor has no cells, or nothing else has.
+    """
+    is_anchor = cells.model == anchor
+    if not is_anchor.any() or is_anchor.all():
+        raise ValueError(f"a cut needs cells of the anchor {anchor!r} and of other models")
+    here, there = cells.where(is_anchor), cells.where(~is_anchor)
+    floor = structure if structure.sharing is None else replace(structure, shared_by="gpu")
+    options: dict[str, Any] = {"priors": priors, "likelihood": likelihood}
+    upstream = build_model(
+        here, rows(work, is_anchor), classes, floor, "free", query_heads=query_heads, base=base, **options
     )
-    return sum(-0.5 * (n * pt.log(2 * np.pi * v) + squares / v) for n, v, squares in spaces if n)
+    other = rows(work, ~is_anchor)
+    known = None if structure.sharing is None else KnownFloors(anchor, dict.fromkeys(here.gpus, 0.0))
+    start = work_ms(other, base or Efficiency.peak())
+    downstream = build_model(there, None, classes, structure, "fixed", gpu_ms=start, known=known, **options)
+
+    def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
+        data = {"gpu_ms": work_ms(other, efficiency_of(draw, base))[0]}
+        return data if known is None else data | {"anchor_floor_ms": draw["floor_ms"]}
+
+    return CutModels(upstream, downstream, data_of)
+
+
+def rows(work: Work, mask: NDArray[np.bool_]) -> Work:
+    """The cells of `work` where `mask` [cell] is true."""
+    return Work(**{f.name: getattr(work, f.name)[mask] for f in fields(Work)})
+
+
+def predict_floor(
+    posterior: Mapping[str, Any],
+    rng: np.random.Generator,
+    gpu: str | None = None,
+    group: str | None = None,
+    *,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Array:
+    """Draws of the floor (ms) of a pair outside the grid, through the hierarchy.
+
+    Parameters
+    ----------
+    posterior : Dataset
+        Posterior of a model with floors (``floor_ms`` holds the pairs inside the grid).
+    gpu, group : str or None
+        A SKU or a class (model) of the posterior; None: one that was never measured.
+
+    Returns
+    -------
+    array (chain, draw)
+
+    Raises
+    ------
+    ValueError
+        The posterior lacks `gpu` or `group`, or its grid holds the pair.
+    """
+    floor = posterior["floor_ms"]
+    dim = floor.dims[-1] if floor.ndim == 4 else None
+    labels = {"gpu": floor["gpu"].values.tolist(), dim: floor[dim].values.tolist() if dim else [None]}
+    for axis, name in (("gpu", gpu), (dim, group)):
+        if name is not None and name not in labels.get(axis, []):
+            raise ValueError(f"{axis} {name!r} is not in the posterior: expected one of {labels.get(axis)}")
+    if gpu is not None and (group is not None or dim is None):
+        raise ValueError(f"the floor of {gpu!r} and {group!r} is in floor_ms")
+    mean, sd = priors.floor_overall_ms
+    pairs = [(g, c) for g in labels["gpu"] for c in labels[dim]]
+    new = (gpu or object(), group or object()) if dim else (object(), None)
+    same_gpu, same_group = (
+        np.array([[a[i] == b[i] for b in [*pairs, new]] for a in [*pairs, new]], dtype=float) for i in (0, 1)
+    )
+
+    def variance(name: str) -> Array:
+        return np.asarray(posterior[name])[..., None, None] ** 2
+
+    covariance = sd**2 + variance("floor_sd_gpu_ms") * same_gpu
+    if dim:
+        covariance = covariance + variance(f"floor_sd_{dim}_ms") * same_group
+        covariance = covariance + variance("floor_sd_pair_ms") * same_gpu * same_group
+    known = np.asarray(floor).reshape(*floor.shape[:2], -1) - mean
+    gain = np.linalg.solve(covariance[..., :-1, :-1], covariance[..., :-1, -1:])[..., 0]
+    centre = mean + (gain * known).sum(-1)
+    left = covariance[..., -1, -1] - (gain * covariance[..., :-1, -1]).sum(-1)
+    return centre + np.sqrt(np.maximum(left, 0.0)) * rng.standard_normal(centre.shape)

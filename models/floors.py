@@ -92,7 +92,7 @@ class FloorStructure:
             raise ValueError("a structure without floors has no groups")
         missing = [m for m in cells.models if m not in classes]
         if missing:
-            raise ValueError(f"classes name no class for model {missing[0]!r}")
+            raise ValueError(f"classes name no class for model '{missing[0]}'")
         label = [self.sharing.label(m, classes[m]) for m in cells.models]
         labels = tuple(dict.fromkeys(label))
         code = np.array([labels.index(one) for one in label], dtype=np.int64)

@@ -1,0 +1,252 @@
+"""The Bayesian model: its density is the stated one, and it finds what was put into simulated data."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+from models import bayes, sampling
+from models.cells import Cells
+from models.floors import FloorStructure
+from models.kernels import stack_work
+from models.roofline import Efficiency, work_ms
+
+GPUS, CLASSES = ("A", "B", "C"), {"m": "small", "n": "large", "o": "moe"}
+
+
+def grid(models: tuple[str, ...] = ("m", "n", "o"), without: tuple[tuple[str, str], ...] = ()) -> Cells:
+    """Cells of every model and SKU, 6 per pair, without steps; pairs in `without` are left out."""
+    cells = [
+        (m, g, b, c)
+        for m in models
+        for g in GPUS
+        for b in (1, 8)
+        for c in (512, 2048, 8192)
+        if (m, g) not in without
+    ]
+    model, gpu, batch, context = zip(*cells, strict=True)
+    return Cells.from_columns(model, gpu, batch, context)
+
+
+def branch_ms(cells: Cells) -> np.ndarray:
+    """Some T_gpu [cell] that differs by model and SKU and grows with batch and context."""
+    weights = 2.0 + 3.0 * cells.model_code + 1.5 * cells.gpu_code
+    return weights + cells.batch * cells.context * 6e-5 * (1 + cells.gpu_code)
+
+
+def measured(cells: Cells, step_ms: np.ndarray, rng: np.random.Generator, relative: float = 0.03) -> Cells:
+    """The cells with noisy steps."""
+    y = step_ms + rng.standard_normal(len(cells)) * np.hypot(0.1, relative * step_ms)
+    return Cells.from_columns(list(cells.model), list(cells.gpu), cells.batch, cells.context, y)
+
+
+FLOORS = np.array([[1.0, 2.5, 6.0], [3.0, 3.5, 8.5], [-4.0, -2.0, 1.0]])
+"""True floors [gpu, class], ms; the negative ones take steps of model m on C to about 1 ms."""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> sampling.Compiled:
+    cells = grid()
+    data = measured(cells, branch_ms(cells), np.random.default_rng(0))
+    model = bayes.build_model(data, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
+    return sampling.compile_model(model)
+
+
+def simulated(seed: int) -> dict[str, np.ndarray]:
+    cells = grid()
+    step = branch_ms(cells) + FLOORS[cells.gpu_code, cells.model_code]
+    data = measured(cells, step, np.random.default_rng(seed))
+    assert data.step_ms is not None
+    return {"measured_ms": data.step_ms, "gpu_ms": branch_ms(cells)}
+
+
+def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, int]) -> np.ndarray:
+    """Covariance of the floors, row by row, from the effects as they are written down."""
+    gpu, group = (i.ravel() for i in np.indices(shape))
+    same_gpu, same_group = gpu[:, None] == gpu, group[:, None] == group
+    sd = bayes.DEFAULT_PRIORS.floor_overall_ms[1]
+    return (
+        sd**2
+        + scales[0] ** 2 * same_gpu
+        + scales[1] ** 2 * same_group
+        + scales[2] ** 2 * same_gpu * same_group
+    )
+
+
+@pytest.mark.parametrize(
+    ("without", "known"),
+    [
+        ((), None),
+        ((("o", "A"), ("o", "C")), None),
+        ((("o", "A"),), bayes.KnownFloors("anchor", {"B": 3.0, "C": -1.0, "D": 2.0})),
+    ],
+    ids=["whole grid", "pairs never measured", "known floors of an anchor"],
+)
+def test_density_is_that_of_the_plain_hierarchy(
+    without: tuple[tuple[str, str], ...], known: bayes.KnownFloors | None
+) -> None:
+    cells, rng = grid(without=without), np.random.default_rng(3)
+    classes = CLASSES | {"anchor": "other"}
+    data = measured(cells, branch_ms(cells) + 2.0, rng)
+    model = bayes.build_model(
+        data, None, classes, FloorStructure(), "fixed", gpu_ms=branch_ms(cells), known=known
+    )
+    point = {k: rng.normal(0.0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
+    scales = ("floor_sd_gpu_ms", "floor_sd_class_ms", "floor_sd_pair_ms")
+    noises = ("noise_relative", "noise_ms")
+    flats = [n for n in ("z_floor", "z_unmeasured") if n in point]
+    (floors,) = model.replace_rvs_by_values([model["floor_ms"]])
+    floor = model.compile_fn(floors, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
+    logp = model.compile_logp(mode="FAST_COMPILE")(point)
+    sds = [float(np.exp(point[f"{n}_log__"])) for n in scales]
+    relative, absolute = (float(np.exp(point[f"{n}_log__"])) for n in noises)
+    grid_ms = floor(point)
+
+    free = [(n, i) for n in flats for i in np.ndindex(point[n].shape)]
+    moved = []
+    for name, i in free:  # the floors are linear in z: central differences are exact
+        ends = []
+        for sign in (1.0, -1.0):
+            there = {k: v.copy() for k, v in point.items()}
+            there[name][i] += sign
+            ends.append(floor(there).ravel())
+        moved.append((ends[0] - ends[1]) / 2)
+    columns = np.array(moved)
+    columns = columns[:, np.abs(columns).sum(axis=0) > 0]
+    expected = np.linalg.slogdet(columns)[1]
+    expected += stats.multivariate_normal.logpdf(
+        grid_ms.ravel(), np.zeros(grid_ms.size), hierarchy_covariance((sds[0], sds[1], sds[2]), grid_ms.shape)
+    )
+    p = bayes.DEFAULT_PRIORS
+    for sd, scale in zip(sds, (p.floor_sd_gpu_ms, p.floor_sd_group_ms, p.floor_sd_pair_ms), strict=True):
+        expected += np.log(2.0) + stats.t.logpdf(sd, 3, scale=scale) + np.log(sd)
+    for value, (median, sd) in ((relative, p.noise_relative), (absolute, p.noise_ms)):
+        expected += stats.norm.logpdf(np.log(value), np.log(median), sd)
+    gpus, labels = list(model.coords["gpu"]), list(model.coords["class"])
+    at = [gpus.index(g) for g in data.gpu], [labels.index(CLASSES[m]) for m in data.model]
+    step = branch_ms(cells) + grid_ms[at]
+    assert data.step_ms is not None
+    expected += stats.norm.logpdf(data.step_ms, step, np.hypot(absolute, relative * step)).sum()
+    assert logp == pytest.approx(expected, rel=1e-9)
+    if known is not None:
+        anchor = grid_ms[:, labels.index("other")]
+        assert {g: anchor[gpus.index(g)] for g in known.floor_ms} == pytest.approx(dict(known.floor_ms))
+
+
+def test_floors_and_noise_are_recovered(compiled: sampling.Compiled) -> None:
+    fit = sampling.fit_gated(compiled, simulated(1), seed=1)
+    assert fit.passed
+    floor = fit.posterior["floor_ms"]
+    assert floor.dims == ("chain", "draw", "gpu", "class")
+    assert floor["class"].values.tolist() == ["small", "large", "moe"]
+    low, high = floor.quantile([0.0005, 0.9995], ("chain", "draw")).values
+    assert ((low < FLOORS) & (high > FLOORS)).all()
+    assert float(floor.std(("chain", "draw")).max()) < 0.6
+    assert float(fit.posterior["noise_relative"].mean()) == pytest.approx(0.03, abs=0.015)
+
+
+def test_coverage_of_floors_and_noise(compiled: sampling.Compiled) -> None:
+    seeds = range(100, 124)
+    fits = sampling.fit_many(compiled, [simulated(s) for s in seeds], seeds, draws=500, tune=300, keep=500)
+    assert all(fit.passed for fit in fits)
+    inside, n = 0, 0
+    for fit in fits:
+        low, high = np.quantile(fit.draws["floor_ms"], [0.05, 0.95], axis=0)
+        inside += int(((low < FLOORS) & (high > FLOORS)).sum())
+        n += FLOORS.size
+    low, high = stats.binom.interval(0.999, n, 0.9)
+    assert low <= inside <= high
+    low, high = np.array([np.quantile(f.draws["noise_relative"], [0.05, 0.95]) for f in fits]).T
+    assert ((low < 0.03) & (high > 0.03)).sum() >= stats.binom.ppf(0.001, len(fits), 0.9)
+
+
+def test_negative_floor_through_zero_is_no_barrier(compiled: sampling.Compiled) -> None:
+    cells = grid()
+    step = branch_ms(cells) - 6.0
+    assert step.min() < -2 < 2 < step.max()
+    data = measured(cells, step, np.random.default_rng(5))
+    assert data.step_ms is not None
+    fit = sampling.fit_gated(compiled, {"measured_ms": data.step_ms, "gpu_ms": branch_ms(cells)}, seed=2)
+    assert fit.posterior["floor_ms"].mean().item() == pytest.approx(-6.0, abs=0.3)
+
+
+def test_free_constants_are_recovered_where_the_data_see_them() -> None:
+    truth = Efficiency(eta_bw=0.85, eta_fa=0.6, l_half=150.0, eta_tc=0.7)
+    rows = [
+        (m, g, b, c)
+        for m in ("Llama-3.1-8B", "Llama-3.2-1B", "Qwen2.5-7B")
+        for g in ("H100", "A100-40GB")
+        for b in (1, 4, 16)
+        for c in (512, 2048, 8192)
+    ]
+    cells = Cells.from_columns(*zip(*rows, strict=True))
+    work = stack_work(cells)
+    step = work_ms(work, truth) + np.array([2.0, 5.0])[cells.gpu_code]
+    data = measured(cells, step, np.random.default_rng(7), relative=0.01)
+    classes = {m: "small" if "1B" in m else "7B" for m in cells.models}
+    model = bayes.build_model(data, work, classes, FloorStructure("gpu"), "free")
+    with model:
+        prior = pm.draw([model[n] for n in ("eta_bw", "eta_tc")], 500, random_seed=1)
+    assert all(v.min() > 0 and v.max() < 1 for v in prior)
+    posterior = sampling.fit_gated(sampling.compile_model(model), seed=3).posterior
+    for name in ("eta_bw", "eta_fa"):
+        mean, sd = float(posterior[name].mean()), float(posterior[name].std())
+        assert abs(mean - getattr(truth, name)) < 3.3 * sd
+        assert sd < 0.5 * getattr(bayes.DEFAULT_PRIORS, name)[1]  # three model sizes under one floor
+    # At 16 sequences no matrix product is bound by compute: the posterior of eta_tc is its prior.
+    assert float(posterior["eta_tc"].std()) == pytest.approx(bayes.DEFAULT_PRIORS.eta_tc[1], rel=0.15)
+    efficiency = bayes.efficiency_of(posterior)
+    assert work_ms(work, efficiency).shape == (4000, len(cells))
+
+
+def test_floor_of_a_new_class_and_a_new_gpu(compiled: sampling.Compiled) -> None:
+    posterior = sampling.fit_gated(compiled, simulated(1), seed=1).posterior
+    rng = np.random.default_rng(0)
+    on_b, on_c = (bayes.predict_floor(posterior, rng, gpu=g) for g in "BC")
+    assert on_b.mean() > on_c.mean() + 2  # every floor of B is at least 5.5 ms above that of C
+    both_new = bayes.predict_floor(posterior, rng)
+    new_gpu = bayes.predict_floor(posterior, rng, group="moe")
+    assert both_new.var() > new_gpu.var() > 1.0
+    with pytest.raises(ValueError, match="'Z' is not in the posterior"):
+        bayes.predict_floor(posterior, rng, gpu="Z")
+    with pytest.raises(ValueError, match="is in floor_ms"):
+        bayes.predict_floor(posterior, rng, gpu="A", group="moe")
+
+
+def test_prediction_of_a_new_floor_is_the_conditional_normal() -> None:
+    import xarray as xr
+
+    scales, floors = (2.0, 3.0, 0.7), np.array([[1.0, 2.0], [4.0, 6.0]])
+    draws = 20_000
+    posterior = xr.Dataset(
+        {
+            "floor_ms": (("chain", "draw", "gpu", "class"), np.broadcast_to(floors, (1, draws, 2, 2))),
+            **{
+                f"floor_sd_{n}_ms": (("chain", "draw"), np.full((1, draws), s))
+                for n, s in zip(("gpu", "class", "pair"), scales, strict=True)
+            },
+        },
+        coords={"gpu": ["A", "B"], "class": ["x", "y"]},
+    )
+    found = bayes.predict_floor(posterior, np.random.default_rng(1), gpu="B")
+    whole = hierarchy_covariance(scales, (2, 3))
+    seen = [0, 1, 3, 4]  # of (A, x), (A, y), (A, new), (B, x), (B, y), (B, new)
+    gain = whole[5, seen] @ np.linalg.inv(whole[np.ix_(seen, seen)])
+    sd = np.sqrt(whole[5, 5] - gain @ whole[seen, 5])
+    assert found.mean() == pytest.approx(gain @ floors.ravel(), abs=5 * sd / np.sqrt(draws))
+    assert found.std() == pytest.approx(sd, rel=0.03)
+
+
+def test_bad_requests_say_what_is_missing() -> None:
+    cells = grid()
+    with pytest.raises(ValueError, match="step_ms is missing"):
+        bayes.build_model(cells, None, CLASSES, FloorStructure(), "fixed", gpu_ms=1.0)
+    data = measured(cells, branch_ms(cells), np.random.default_rng(0))
+    with pytest.raises(ValueError, match="needs gpu_ms"):
+        bayes.build_model(data, None, CLASSES, FloorStructure(), "fixed")
+    with pytest.raises(ValueError, match="needs work"):
+        bayes.build_model(data, None, CLASSES, FloorStructure(), "free")
+    with pytest.raises(ValueError, match="no class for model 'o'"):
+        bayes.build_model(data, None, {"m": "x", "n": "x"}, FloorStructure(), "fixed", gpu_ms=1.0)
+    with pytest.raises(ValueError, match=r"'gpu, klass' is unknown: expected one of .*'gpu, class'"):
+        FloorStructure("gpu, klass")
