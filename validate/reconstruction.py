@@ -1,0 +1,556 @@
+"""Imputed grids: whole grids of cells that would print every published figure of the study.
+
+The study published aggregates; its cells are unseen. `reconstruct` samples cells, GPU times, constants and offsets
+given all figures at once, under each reading of the study (`inversion.Index`); `calibrate` shows on simulated
+studies that the sampler's intervals cover the truth. Everything made here is *imputed from published aggregates*: it
+follows from the published figures and the stated priors, and is no measurement.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.kernels import KERNELS
+from models.roofline import Efficiency, combine
+from validate.figures import Figure, PublishedFigures
+from validate.inversion import (
+    BOUNDS,
+    CELLS,
+    CONSTANTS,
+    DISCREPANCIES,
+    GRIDS,
+    MOE,
+    READINGS,
+    ROOFS,
+    SKUS,
+    SMALL,
+    Index,
+    Inversion,
+    row_names,
+)
+from validate.manifold import TOLERANCE, project, sample
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+type Array = NDArray[np.float64]
+type Intervals = Mapping[str, tuple[float, float]]
+
+LABEL = "imputed from published aggregates"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard the sampler works on one index.
+
+    Attributes
+    ----------
+    probes : int
+        Prior draws by which an index is first tried; where none arrives at the figures it is infeasible.
+    chains : int
+        Starts of a feasible index; each becomes a chain.
+    warmup, draws, leapfrogs : int
+        Constrained HMC: transitions discarded and kept, most steps per transition.
+    """
+
+    probes: int = 16
+    chains: int = 64
+    warmup: int = 300
+    draws: int = 200
+    leapfrogs: int = 5
+
+
+def targets(figures: Iterable[Figure]) -> dict[str, tuple[float, float]]:
+    """Intervals of the published figures that the inversion conditions on, by row name.
+
+    Four figures are left out because the study does not say what they are of, and are only checked: the 1B's "about
+    2 to 5 ms" of GPU time and "roughly 10 ms" step (no GPU named), and the dispatch median (a closed form of ours).
+    """
+    known = set(row_names())
+    found = {}
+    for row in figures:
+        name = row_name(row.quantity, row.model, row.gpu)
+        if name in known:
+            found[name] = row.interval
+    return found
+
+
+def row_name(quantity: str, model: str, gpu: str) -> str:
+    """Name of a published figure among `inversion.row_names`."""
+    fixed = {
+        "measured": "cell measured",
+        "predicted_with_self_floor": "cell predicted",
+        "error": "cell error",
+    }
+    if quantity in fixed:
+        return fixed[quantity]
+    if quantity == "anchor_offset":
+        return f"anchor_offset {gpu}"
+    if quantity in ("raw_mape", "residual_mape"):
+        return f"{quantity} {model} {gpu}"
+    if quantity == "step_typical" and gpu == "unspecified":
+        return "step_typical unspecified"
+    return f"{quantity} {model}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Draws of one independent part of an index (one GPU where constants are per GPU, else all GPUs).
+
+    Attributes
+    ----------
+    q : float array, shape (chain, draw, size)
+        Empty where no start arrived.
+    arrived : float
+        Share of the starts that the annealed projection brought onto every figure.
+    least_misfit : float
+        Least worst misfit over the starts, in units of half the rounding; 0 where one arrived.
+    worst_row : str
+        The figure at fault where none arrived.
+    acceptance, rhat, ess : float
+        Of the chains: acceptance rate, largest rank-normalised split R-hat and smallest bulk ESS over `summaries`.
+    """
+
+    inversion: Inversion
+    q: Array
+    arrived: float
+    least_misfit: float
+    worst_row: str = ""
+    acceptance: float = float("nan")
+    rhat: float = float("nan")
+    ess: float = float("nan")
+
+
+def parts_of(index: Index) -> tuple[tuple[str, ...], ...]:
+    """Groups of GPUs that an index inverts separately."""
+    return tuple((gpu,) for gpu in SKUS) if index.roof.per_gpu else (SKUS,)
+
+
+def sample_part(
+    index: Index,
+    intervals: Intervals,
+    gpus: tuple[str, ...],
+    seed: Sequence[int],
+    effort: Effort | None = None,
+) -> Part:
+    """Sample the grids of some GPUs under one index."""
+    effort = effort or Effort()
+    inversion = Inversion(index, intervals, gpus)
+    probe_seed, start_seed, chain_seed = np.random.SeedSequence(seed).spawn(3)
+    q, misfit = starts(inversion, effort.probes, probe_seed)
+    best = int(np.argmin(misfit))
+    if not misfit[best] < TOLERANCE:
+        row = inversion.rows[int(np.argmax(np.abs(inversion.value(q[[best]])[0])))]
+        return Part(inversion, np.empty((0, 0, inversion.size)), 0.0, float(misfit[best]), row)
+    if effort.chains > effort.probes:
+        more, more_misfit = starts(inversion, effort.chains - effort.probes, start_seed)
+        q, misfit = np.concatenate([q, more]), np.concatenate([misfit, more_misfit])
+    on = np.abs(inversion.value(q)).max(-1) < 10 * TOLERANCE
+    q = q[on & inversion.allowed(q)]
+    chains = sample(inversion, q, draws=effort.draws, warmup=effort.warmup, leapfrogs=effort.leapfrogs, seed=chain_seed)
+    rhat, ess = _mixing(inversion, chains.draws)
+    arrived = float((misfit < TOLERANCE).mean())
+    return Part(inversion, chains.draws, arrived, 0.0, "", float(chains.acceptance.mean()), rhat, ess)
+
+
+WIDENINGS = (16.0, 8.0, 4.0, 2.0, 1.0)
+
+
+def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> tuple[Array, Array]:
+    """Prior draws brought onto the figures with annealed tolerance (randomized maximum likelihood).
+
+    The rounding intervals start wide and shrink. At each width the starts are projected; those that do not arrive, or
+    break a bound, are replaced by copies of those that do; a few transitions of the sampler then part the copies
+    and carry all away from the kinks at which Gauss-Newton would be trapped.
+
+    Returns
+    -------
+    q : float array, shape (number, size)
+        Starts on the figures; where none arrived, the last trial points.
+    misfit : float array, shape (number,)
+        max |c| of the last trial points; above `TOLERANCE`, or infinite where a bound is broken: not arrived.
+    """
+    seeds = seed.spawn(2 + 2 * len(WIDENINGS))
+    q = np.random.default_rng(seeds[0]).standard_normal((number, inversion.size))
+    copies = np.random.default_rng(seeds[1])
+    misfit = np.full(number, np.inf)
+    for step, width in enumerate(WIDENINGS):
+        wide = inversion.widened(width)
+        q, misfit = project(wide, q, seed=seeds[2 + 2 * step])
+        good = (misfit < TOLERANCE) & wide.allowed(q)
+        if not good.any():
+            continue
+        q[~good] = q[copies.choice(np.flatnonzero(good), size=int((~good).sum()))]
+        q = sample(wide, q, draws=1, warmup=15, leapfrogs=6, seed=seeds[3 + 2 * step]).draws[:, -1]
+    return q, np.where((misfit < TOLERANCE) & ~good, np.inf, misfit)
+
+
+def summaries(inversion: Inversion, q: Array) -> dict[str, Array]:
+    """Block means of y and T in ms, offsets and constants of each draw; q of shape (draw, size)."""
+    grids = inversion.grids(q)
+    by_block = {"mean step": grids.y, "mean T_gpu": grids.T}
+    out = {
+        f"{name}, {model} on {gpu}": values[:, at * CELLS : (at + 1) * CELLS].mean(-1)
+        for name, values in by_block.items()
+        for at, (model, gpu) in enumerate(inversion.blocks)
+    }
+    figures = inversion.figures(q)
+    out |= {name: figures[name] for name in figures if "offset" in name or name.startswith("self_floor ")}
+    for name, values in grids.constants.items():
+        columns = inversion.gpus if inversion.index.roof.per_gpu else ("all GPUs",)
+        out |= {f"{name}, {gpu}": values[:, k] for k, gpu in enumerate(columns)}
+    return out
+
+
+def _mixing(inversion: Inversion, draws: Array) -> tuple[float, float]:
+    from arviz_stats.base import array_stats
+
+    chains, length, size = draws.shape
+    values = summaries(inversion, draws.reshape(-1, size))
+    stacked = np.stack([v.reshape(chains, length) for v in values.values()])
+    rhat = max(float(array_stats.rhat(v, chain_axis=0, draw_axis=1)) for v in stacked)
+    ess = min(float(array_stats.ess(v, chain_axis=0, draw_axis=1)) for v in stacked)
+    return rhat, ess
+
+
+def assemble(parts: Sequence[Part], intervals: Intervals, number: int, seed: Sequence[int]) -> list[Array]:
+    """Whole studies from independent parts: random draws of each that together obey the pooled figures.
+
+    Returns
+    -------
+    list of float arrays, one per part, each of shape (found, size)
+        `found` is `number` unless hardly any combination obeys the pooled figures.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    tries = 40 * number
+    picked = []
+    for part in parts:
+        chains, length, size = part.q.shape
+        # Distinct chains first: the order of chains is a random permutation, repeated as needed.
+        order = np.concatenate([rng.permutation(chains) for _ in range(-(-tries // chains))])[:tries]
+        picked.append(part.q[order, rng.integers(length, size=tries)])
+    good = np.ones(tries, bool)
+    pooled = [r for r in BOUNDS if r.endswith("pooled") and r in intervals]
+    if len(parts) > 1:
+        residuals: dict[str, Array] = {}
+        for part, q in zip(parts, picked, strict=True):
+            residuals |= part.inversion.figures(q)
+        for row in pooled:
+            mean = np.mean([residuals[row.replace("pooled", gpu)] for gpu in SKUS], axis=0)
+            low, high = intervals[row]
+            good &= (mean >= low) & (mean <= high)
+    keep = np.flatnonzero(good)[:number]
+    return [q[keep] for q in picked]
+
+
+# ---- the whole reconstruction -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Imputed grids with their labels and weights, and what was tried.
+
+    Attributes
+    ----------
+    cells : DataFrame
+        One row per imputation and cell; `origin` is "imputed". `weight` sums to 1 over imputations: the prior weight
+        of an index (equal for all feasible ones) shared by its grids; 0 for the sensitivity roof.
+    indices : DataFrame
+        One row per index and part tried: feasible or not, least misfit, figure at fault, sampler diagnostics.
+    figures : DataFrame
+        One row per published figure: share of imputations, by weight, that return it within its rounding.
+    """
+
+    cells: "pd.DataFrame"
+    indices: "pd.DataFrame"
+    figures: "pd.DataFrame"
+
+    def __repr__(self) -> str:
+        grids = self.cells["imputation"].nunique()
+        back = int((self.figures["share_within"] > 0.995).sum())
+        return f"Reconstruction({grids} grids {LABEL}; {back} of {len(self.figures)} published figures return)"
+
+    @property
+    def summary(self) -> str:
+        """The same, with the figures that do not return and the readings that are infeasible."""
+        tried = self.indices.groupby("reading")["feasible"].any()
+        lines = [repr(self), f"infeasible offset readings: {', '.join(tried.index[~tried]) or 'none'}"]
+        lines += [
+            f"does not return: {row.model} {row.gpu} {row.quantity} {row.published:g} {row.unit} (imputed "
+            f"{row.imputed:.4g})"
+            for row in self.figures.itertuples()
+            if row.share_within <= 0.995
+        ]
+        return "\n".join(lines)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The tables of indices and figures as records."""
+        return {name: getattr(self, name).to_dict(orient="records") for name in ("indices", "figures")}
+
+
+def reconstruct(
+    figures: PublishedFigures | None = None,
+    *,
+    seed: int,
+    per_index: int = 10,
+    effort: Effort | None = None,
+    jobs: int = 2,
+    progress: bool = False,
+    folder: Path | None = None,
+) -> Reconstruction:
+    """Sample imputed grids under every feasible reading of the study.
+
+    The leanest `Roof` under which any index fits supplies the grids that carry weight; "free T per cell" supplies
+    grids of weight 0 for sensitivity. Each part is seeded by its own name, so that any subset gives the same draws.
+
+    Parameters
+    ----------
+    per_index : int
+        Grids kept per index.
+    folder : Path, optional
+        Where finished parts are kept, so that an interrupted run resumes; nothing is kept if None.
+    """
+    figures = figures or PublishedFigures.load()
+    intervals = targets(figures)
+    tried: list[tuple[Index, tuple[Part, ...]]] = []
+    chosen = ROOFS[-1]
+    for roof in ROOFS[:-1]:
+        # Leftovers of any shape can be reached under either discrepancy prior: one is enough to try a lean roof.
+        first = [Index(g, r, roof, DISCREPANCIES[0]) for g in GRIDS for r in READINGS]
+        done = _run(first, intervals, seed, effort, jobs, progress, folder)
+        tried += done
+        feasible = [index for index, parts in done if all(p.q.size for p in parts)]
+        if feasible:
+            chosen = roof
+            second = [Index(i.grid, i.reading, roof, DISCREPANCIES[1]) for i in feasible]
+            tried += _run(second, intervals, seed, effort, jobs, progress, folder)
+            break
+    free = [Index(g, r, ROOFS[-1], DISCREPANCIES[0]) for g in GRIDS for r in ("median", "smallest batch")]
+    tried += _run(free, intervals, seed, effort, jobs, progress, folder)
+    return _collect(tried, chosen.name, figures, intervals, per_index, seed)
+
+
+def run(
+    *,
+    out: str | Path | None = None,
+    seed: int = 20261129,
+    per_index: int = 10,
+    jobs: int = 2,
+    quiet: bool = False,
+) -> Reconstruction:
+    """`reconstruct` the published study and write `imputed_grids.csv.gz`, `indices.csv` and `figures.csv` into `out`."""
+    target = Path(out) if out is not None else Path("reports") / "reconstruction"
+    result = reconstruct(seed=seed, per_index=per_index, jobs=jobs, progress=not quiet, folder=target / ".parts")
+    save(result, target)
+    return result
+
+
+def _run(
+    tasks: Sequence[Index],
+    intervals: Intervals,
+    seed: int,
+    effort: Effort | None,
+    jobs: int,
+    progress: bool,
+    folder: Path | None,
+) -> list[tuple[Index, tuple[Part, ...]]]:
+    from joblib import Parallel, delayed
+    from tqdm import tqdm
+
+    calls = [
+        delayed(_sample_cached)(index, intervals, gpus, seed, effort or Effort(), folder)
+        for index in tasks
+        for gpus in parts_of(index)
+    ]
+    results = Parallel(n_jobs=jobs, return_as="generator")(calls)
+    bar = iter(tqdm(results, total=len(calls), desc=tasks[0].roof.name, disable=not progress, unit="part"))
+    return [(index, tuple(next(bar) for _ in parts_of(index))) for index in tasks]
+
+
+def _seed_of(index: Index, gpus: tuple[str, ...], seed: int) -> list[int]:
+    digest = hashlib.sha256(repr((index.labels(), gpus)).encode()).digest()
+    return [seed, *np.frombuffer(digest[:8], dtype=np.uint32).tolist()]
+
+
+def _sample_cached(
+    index: Index, intervals: Intervals, gpus: tuple[str, ...], seed: int, effort: Effort, folder: Path | None
+) -> Part:
+    from threadpoolctl import threadpool_limits
+
+    kept = None
+    if folder is not None:
+        key = repr((index, gpus, sorted(intervals.items()), seed, effort))
+        kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
+        if kept.exists():
+            return _load_part(kept, Inversion(index, intervals, gpus))
+    with threadpool_limits(limits=1):
+        part = sample_part(index, intervals, gpus, _seed_of(index, gpus, seed), effort)
+    if kept is not None:
+        _save_part(kept, part)
+    return part
+
+
+_NUMBERS = ("arrived", "least_misfit", "acceptance", "rhat", "ess")
+
+
+def _save_part(path: Path, part: Part) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".part.npz")
+    numbers = np.array([getattr(part, name) for name in _NUMBERS])
+    np.savez(partial, q=part.q, numbers=numbers, worst_row=np.array(part.worst_row))
+    partial.replace(path)
+
+
+def _load_part(path: Path, inversion: Inversion) -> Part:
+    with np.load(path, allow_pickle=False) as stored:
+        numbers = dict(zip(_NUMBERS, stored["numbers"].tolist(), strict=True))
+        return Part(inversion, stored["q"], worst_row=str(stored["worst_row"]), **numbers)
+
+
+def _collect(
+    tried: Sequence[tuple[Index, tuple[Part, ...]]],
+    chosen: str,
+    figures: PublishedFigures,
+    intervals: Intervals,
+    per_index: int,
+    seed: int,
+) -> Reconstruction:
+    import pandas as pd
+
+    diagnostics, frames, checks = [], [], []
+    weighted = sum(i.roof.name == chosen and all(p.q.size for p in parts) for i, parts in tried)
+    imputation = 0
+    for index, parts in tried:
+        feasible = all(p.q.size for p in parts)
+        for gpus, part in zip(parts_of(index), parts, strict=True):
+            diagnostics.append(
+                index.labels()
+                | {"gpus": " + ".join(gpus), "feasible": bool(part.q.size), "worst_figure": part.worst_row}
+                | {name: getattr(part, name) for name in _NUMBERS}
+            )
+        if not feasible:
+            continue
+        draws = assemble(parts, intervals, per_index, [*_seed_of(index, SKUS, seed), 1])
+        count = len(draws[0])
+        weight = 1.0 / (weighted * count) if index.roof.name == chosen and count else 0.0
+        for k in range(count):
+            rows = [_frame(part.inversion, q[[k]]) for part, q in zip(parts, draws, strict=True)]
+            frame = pd.concat(rows, ignore_index=True)
+            labels = {"imputation": imputation, **index.labels(), "weight": weight}
+            for at, (name, value) in enumerate(labels.items()):
+                frame.insert(at, name, value)
+            frames.append(frame)
+            found: dict[str, Array] = {}
+            for part, q in zip(parts, draws, strict=True):
+                found |= part.inversion.figures(q[[k]])
+            checks.append((weight, figures_of(frame, found)))
+            imputation += 1
+    return Reconstruction(pd.concat(frames, ignore_index=True), pd.DataFrame(diagnostics), _returned(figures, checks))
+
+
+def _frame(inversion: Inversion, q: Array) -> "pd.DataFrame":
+    """Cells of one draw in the measurement schema, with T_gpu and the constants behind it."""
+    import pandas as pd
+
+    grids = inversion.grids(q)
+    cells = inversion.cells
+    frame = pd.DataFrame(
+        {
+            "model": cells.model,
+            "gpu": cells.gpu,
+            "batch": cells.batch.astype(int),
+            "context": cells.context.astype(int),
+            "step_ms": grids.y[0],
+            "gpu_ms": grids.T[0],
+            "origin": "imputed",
+        }
+    )
+    for name in CONSTANTS:
+        values = grids.constants.get(name)
+        frame[name] = 0.0 if values is None else values[0, inversion.set_of_cell]
+    return frame
+
+
+def figures_of(frame: "pd.DataFrame", found: Mapping[str, Array]) -> dict[str, float]:
+    """Every published figure that an imputed study returns, by row name; those that are only checked included."""
+    out = {name: float(value[0]) for name, value in found.items()}
+    for model in {name.split()[1] for name in out if name.startswith("residual_mape")}:
+        own = [out[f"residual_mape {model} {gpu}"] for gpu in SKUS]
+        out[f"residual_mape {model} pooled"] = float(np.mean(own))
+    small = frame[frame["model"] == SMALL].groupby("gpu")
+    out[f"gpu_compute_low {SMALL}"] = float(small["gpu_ms"].mean().min())
+    out[f"gpu_compute_high {SMALL}"] = float(small["gpu_ms"].mean().max())
+    out["step_typical unspecified"] = float(small["step_ms"].median()["A100-40GB"])
+    moe = frame[frame["model"] == MOE]
+    out[f"dispatch_median {MOE}"] = float(np.median(dispatch_ms(moe)))
+    return out
+
+
+def dispatch_ms(moe: "pd.DataFrame") -> Array:
+    """Time of router and dispatch without launch latency, ms, shape (cell,), under each row's own constants."""
+    from models.cells import Cells
+    from models.kernels import stack_work
+
+    cells = Cells.from_columns(list(moe["model"]), list(moe["gpu"]), moe["batch"], moe["context"])
+    kernels = combine(stack_work(cells, experts="active"), Efficiency(eta_bw=moe["eta_bw"].to_numpy()))
+    return kernels[:, KERNELS.index("router")] + kernels[:, KERNELS.index("dispatch")]
+
+
+def _returned(figures: PublishedFigures, checks: Sequence[tuple[float, dict[str, float]]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    weight = np.array([w for w, _ in checks])
+    rows = []
+    for figure in figures:
+        name = row_name(figure.quantity, figure.model, figure.gpu)
+        values = np.array([found[name] for _, found in checks])
+        low, high = figure.interval
+        slack = 1e-6 * max(1.0, abs(figure.value))
+        within = (values >= low - slack) & (values <= high + slack)
+        distance = np.maximum(np.maximum(low - values, values - high), 0.0)
+        rows.append(
+            {
+                "model": figure.model,
+                "gpu": figure.gpu,
+                "quantity": figure.quantity,
+                "published": figure.value,
+                "rounding": figure.rounding,
+                "unit": figure.unit,
+                "conditioned_on": name in set(row_names()),
+                "imputed": float(weight @ values),
+                "share_within": float(weight @ within),
+                "mean_misfit": float(weight @ distance),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+TABLE = "imputed_grids.csv.gz"
+
+
+def save(result: Reconstruction, folder: Path) -> None:
+    """Write the three tables; the cells compressed, with 8 significant digits and no time stamp inside."""
+    import gzip
+
+    from validate.files import write_bytes, write_text
+
+    text = result.cells.to_csv(index=False, float_format="%.8g", lineterminator="\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / TABLE, gzip.compress(text.encode(), compresslevel=9, mtime=0))
+    for name in ("indices", "figures"):
+        table = getattr(result, name).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        write_text(folder / f"{name}.csv", table)
+
+
+def load(folder: Path) -> Reconstruction:
+    """Read what `save` wrote."""
+    import pandas as pd
+
+    indices = pd.read_csv(folder / "indices.csv", keep_default_na=True)
+    return Reconstruction(pd.read_csv(folder / TABLE), indices, pd.read_csv(folder / "figures.csv"))
