@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 from models import bayes, sampling
 from models.cells import Cells
@@ -52,66 +53,71 @@ def test_cut_of_a_linear_gaussian_model_is_the_closed_form() -> None:
 
 
 @pytest.fixture(scope="module")
-def roofline() -> tuple[bayes.CutModels, sampling.Fit, sampling.Compiled]:
+def roofline() -> tuple[bayes.CutModels, xr.Dataset, sampling.Compiled]:
+    """Cut models of simulated steps, draws in place of an anchor's posterior, the compiled second stage."""
     rows = [
         (m, g, b, c)
         for m in ("Llama-3.1-8B", "Llama-3.2-1B", "Qwen2.5-7B")
         for g in ("H100", "A100-40GB")
         for b in (1, 16)
-        for c in (512, 8192)
+        for c in (512, 2048, 8192)
         if (m, g) != ("Llama-3.2-1B", "H100")
     ]
     cells = Cells.from_columns(*zip(*rows, strict=True))
     work = stack_work(cells)
     floor = np.array([2.0, -1.0])[cells.gpu_code] + np.array([0.0, 3.0, 0.5])[cells.model_code]
-    step = work_ms(work, Efficiency(eta_bw=0.85, eta_fa=0.6, l_half=150.0)) + floor
+    step = work_ms(work, Efficiency(eta_bw=0.85, eta_fa=0.6, l_half=150.0, eta_tc=0.7)) + floor
     step = step + np.random.default_rng(4).standard_normal(len(cells)) * np.hypot(0.1, 0.02 * step)
     data = Cells.from_columns(list(cells.model), list(cells.gpu), cells.batch, cells.context, step)
     classes = {m: "small" if "1B" in m else "7B" for m in cells.models}
     models = bayes.cut_models(data, work, classes, FloorStructure("gpu, model"), "Llama-3.1-8B")
-    upstream = sampling.fit_gated(sampling.compile_model(models.upstream), seed=1)
+    rng = np.random.default_rng(1)
+    eta = {"eta_bw": (0.85, 0.03), "eta_fa": (0.6, 0.02), "eta_tc": (0.7, 0.05), "l_half": (150.0, 20.0)}
+    upstream = xr.Dataset(
+        {n: (("chain", "draw"), mean + sd * rng.standard_normal((2, 500))) for n, (mean, sd) in eta.items()}
+        | {"floor_ms": (("chain", "draw", "gpu"), [2.0, -1.0] + 0.3 * rng.standard_normal((2, 500, 2)))},
+        coords={"gpu": ["H100", "A100-40GB"]},
+    )
     return models, upstream, sampling.compile_model(models.downstream)
 
 
 def test_cut_agrees_with_brute_force_nested_sampling(
-    roofline: tuple[bayes.CutModels, sampling.Fit, sampling.Compiled],
+    roofline: tuple[bayes.CutModels, xr.Dataset, sampling.Compiled],
 ) -> None:
     models, upstream, downstream = roofline
-    found = sampling.cut(upstream.posterior, downstream, models.data_of, seed=2, outer=100, inner=20)
-    assert found.posterior.sizes["draw"] == 20 * (100 - len(found.failed))
-    posterior = upstream.posterior
-    chosen = np.random.default_rng(0).choice(4000, 40, replace=False)
+    found = sampling.cut(upstream, downstream, models.data_of, seed=2, outer=40, inner=20)
+    assert found.posterior.sizes["draw"] == 20 * (40 - len(found.failed))
     nested = []
-    for k in chosen:
-        draw = {n: posterior[n].values.reshape(4000, *posterior[n].shape[2:])[k] for n in map(str, posterior)}
+    for k in np.random.default_rng(0).choice(1000, 12, replace=False):
+        draw = {n: upstream[n].values.reshape(1000, *upstream[n].shape[2:])[k] for n in map(str, upstream)}
         nested.append(sampling.fit_gated(downstream, models.data_of(draw), seed=int(k)).posterior)
     for name in ("floor_ms", "noise_relative", "floor_sd_gpu_ms"):
         means = np.array([p[name].mean(("chain", "draw")).values for p in nested])
         error = np.hypot(means.std(axis=0, ddof=1) / np.sqrt(len(means)), found.mcse(name))
         cut_mean = found.posterior[name].mean(("chain", "draw")).values
         assert (np.abs(cut_mean - means.mean(axis=0)) < 4 * error + 1e-9).all()
-        pooled = np.concatenate([p[name].values.reshape(4000, -1) for p in nested])
-        spread = found.posterior[name].values[0].reshape(len(found.posterior["draw"]), -1)
-        np.testing.assert_allclose(spread.std(axis=0), pooled.std(axis=0), rtol=0.35)
+        assert (error < 0.5).all()
+    floor = found.posterior["floor_ms"].sel(model="Qwen2.5-7B", gpu="H100")
+    alone = float(np.mean([p["floor_ms"].sel(model="Qwen2.5-7B", gpu="H100").std() for p in nested]))
+    assert float(floor.std()) > 1.5 * alone  # the spread of the upstream draws comes on top
 
 
 def test_upstream_knows_nothing_of_the_rest(
-    roofline: tuple[bayes.CutModels, sampling.Fit, sampling.Compiled],
+    roofline: tuple[bayes.CutModels, xr.Dataset, sampling.Compiled],
 ) -> None:
     models, upstream, downstream = roofline
-    found = sampling.cut(upstream.posterior, downstream, models.data_of, seed=3, outer=20, inner=5)
+    assert models.upstream["step_ms"].shape.eval().tolist() == [12]  # the anchor's cells alone
+    assert models.downstream["step_ms"].shape.eval().tolist() == [18]
+    assert "Llama-3.1-8B" not in " ".join(models.downstream.coords["pair"])
+    found = sampling.cut(upstream, downstream, models.data_of, seed=3, outer=20, inner=5)
     posterior = found.posterior
-    thinned = sampling.thin(upstream.posterior["eta_bw"].values, 20)
     good = np.setdiff1d(np.arange(20), found.failed)
-    np.testing.assert_array_equal(posterior["eta_bw"].values[0], np.repeat(thinned[good], 5))
+    thinned = sampling.thin(upstream["eta_bw"].values, 20)[good]
+    np.testing.assert_array_equal(posterior["eta_bw"].values[0], np.repeat(thinned, 5))
     np.testing.assert_array_equal(posterior["upstream"].values, np.repeat(good, 5))
-    anchor = posterior["floor_ms"].sel(model="Llama-3.1-8B")
-    given = posterior["anchor_floor_ms"]
-    assert given["anchor_gpu"].values.tolist() == ["H100", "A100-40GB"]
-    np.testing.assert_allclose(anchor.sel(gpu="H100").values, given.sel(anchor_gpu="H100").values)
-    rise = anchor.sel(gpu="A100-40GB").values
-    np.testing.assert_allclose(rise, given.sel(anchor_gpu="A100-40GB").values)
-    assert "Llama-3.1-8B" not in models.downstream.coords["pair"]
+    for gpu in ("H100", "A100-40GB"):
+        anchor = posterior["floor_ms"].sel(model="Llama-3.1-8B", gpu=gpu).values
+        np.testing.assert_allclose(anchor, posterior["anchor_floor_ms"].sel(anchor_gpu=gpu).values)
 
 
 def test_cut_needs_an_anchor_and_something_else() -> None:
