@@ -1,0 +1,275 @@
+"""Figures: drawn where asked, labelled with the data and the units, showing the numbers they are given."""
+
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from models.cells import Cells
+from validate import hypotheses, plots
+from validate.draws import IMPUTED, MEASURED, Draws
+from validate.study import Margins
+
+ANCHOR, SMALL, MOE = "Llama-3.1-8B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
+DENSE, GPUS = (ANCHOR, "Qwen2.5-7B", SMALL), ("H100", "H200", "A100-40GB")
+FLOORS = {"H100": 1.6, "H200": 3.0, "A100-40GB": -2.4}
+CLASSES = {SMALL: "dense <2B", MOE: "moe"}
+WIDE = tuple((float(b), float(c)) for b in (1, 2, 4, 8, 16) for c in (512, 2048, 8192))
+LONG = tuple((float(b), float(c)) for b in (1, 4, 16) for c in (512, 1024, 2048, 4096, 8192))
+
+
+def simulate(label: str, models=DENSE, gpus=GPUS, moe_on="H100", n=40, anchor_on=None, grids=(WIDE, LONG)) -> Draws:
+    """Draws of a study with one floor per GPU, the small model and the MoE with floors of their own."""
+    rng = np.random.default_rng(7)
+    pairs = [(m, g) for m in models for g in gpus if m != MOE or g == moe_on]
+    at = np.repeat(np.arange(len(pairs)), 15)
+    grids = [np.tile(np.array(grid), (len(pairs), 1)) for grid in (grids if label == IMPUTED else grids[:1])]
+    unit = np.arange(n) // 4
+    axes = np.stack([grids[u % len(grids)] for u in unit]) if label == IMPUTED else grids[0][None]
+    batch, context = axes[..., 0], axes[..., 1]
+    cells = Cells.from_columns([pairs[i][0] for i in at], [pairs[i][1] for i in at], batch[0], context[0])
+    size = np.array([{SMALL: 2.5, MOE: 4.0}.get(m, 14.0 + 0.3 * models.index(m)) for m in cells.model])
+    speed = np.array([{"H200": 4.8, "A100-40GB": 1.5}.get(g, 3.3) for g in cells.gpu])
+    scale = 1 + 0.03 * rng.standard_normal((n, 1))
+    weights, kv = scale * size / speed * 1.4, scale * size / speed * 6e-6 * batch * context
+    other = 0.02 * weights + 0.1
+    moe = cells.model == MOE
+    special = {SMALL: 5.0, MOE: 18.0}
+    floor = np.array([FLOORS.get(g, 2.0) + special.get(m, 0.0) for m, g in zip(cells.model, cells.gpu, strict=True)])
+    floors = floor + 0.4 * rng.standard_normal((n, 1))
+    anchor = np.array([FLOORS.get(g, 2.0) if g in (anchor_on or gpus) else np.nan for g in cells.gpu])
+    total = weights + kv + other
+    step = (total + floors) * (1 + 0.02 * rng.standard_normal((n, len(cells))))
+    classes = {m: CLASSES.get(m, "dense 5-10B") for m in models}
+    return Draws(
+        cells=cells,
+        label=label,
+        anchor=ANCHOR,
+        classes=classes,
+        batch=batch,
+        context=context,
+        step_ms=step if label == IMPUTED else step[:1],
+        gpu_ms=total,
+        parts_ms={"weights": weights, "kv": kv, "other": other},
+        dispatch_ms=np.where(moe, 0.004, 0.0) * scale,
+        floor_ms=floors,
+        class_floor_ms={(g, c): rng.normal(2, 0.3, n) for g in gpus for c in dict.fromkeys(classes.values())},
+        anchor_floor_ms=anchor + 0.3 * rng.standard_normal((n, 1)),
+        noise_ms=0.02 * step,
+        unit=unit,
+        weight=np.full(n, 1 / n),
+    )
+
+
+def table_of(draws: Draws) -> list[dict[str, Any]]:
+    rows = []
+    for model, gpu, mask in draws.pairs():
+        raw = 100 * np.abs(draws.gpu_ms / draws.step_ms - 1)[:, mask].mean(-1)
+        row = {"model": model, "gpu": gpu, "cells": 15, "signed": {}, "published": {"raw": 15.9, "residual": None}}
+        row["raw"] = {k: draws.estimate(raw, k, "percent").data for k in ("as_measured", "expected", "rerun")}
+        row["residual"] = None if gpu == "H200" else row["raw"]
+        rows += [row, {**row, "gpu": "pooled", "published": None}] if gpu == "H100" else [row]
+    return rows
+
+
+def floors_of(draws: Draws) -> dict[str, list[dict[str, Any]]]:
+    by_class = [
+        {"gpu": g, "class": c, "floor": draws.estimate(v, "floor", "ms").data}
+        for (g, c), v in draws.class_floor_ms.items()
+    ]
+    by_model = [
+        {"gpu": g, "model": m, "floor": draws.estimate(draws.floor_ms[:, mask][:, 0], "floor", "ms").data}
+        for m, g, mask in draws.pairs()
+    ]
+    row = by_model[-1]
+    reading = draws.estimate(draws.floor_ms[:, 0] + 4, "reading", "ms").data
+    own = [{"model": row["model"], "gpu": row["gpu"], "published": 5.65, "reading": reading, "floor": row["floor"]}]
+    return {"by_class": by_class, "by_model": by_model, "self_floors": own}
+
+
+def breakdown_of(draws: Draws) -> list[dict[str, Any]]:
+    rows = []
+    for model, gpu, mask in draws.pairs():
+        for group, chosen in (("B = 1", slice(0, 3)), ("largest batch, longest context", slice(14, 15))):
+
+            def mean(values, mask=mask, chosen=chosen):
+                every = np.broadcast_to(values, draws.gpu_ms.shape)
+                return draws.estimate(every[:, mask][:, chosen].mean(-1), "part", "ms").data
+
+            parts = {name: mean(values) for name, values in draws.parts_ms.items()}
+            parts |= {"floor": mean(draws.floor_ms), "leftover": mean(draws.step_ms - draws.mean_ms)}
+            rows.append({"model": model, "gpu": gpu, "group": group, "step": mean(draws.step_ms), "parts": parts})
+    return rows
+
+
+FIGURES = {
+    "table": lambda d, axes=None: plots.two_number_table(table_of(d), d.label, axes=axes),
+    "floors": lambda d, axes=None: plots.floors(
+        floors_of(d)["by_model"], floors_of(d)["self_floors"], d.label, ax=None if axes is None else axes[0]
+    ),
+    "measured_predicted": lambda d, axes=None: plots.measured_predicted(d, axes=axes),
+    "breakdown": lambda d, axes=None: plots.breakdown(breakdown_of(d), d.label, axes=axes),
+    "context": lambda d, axes=None: plots.context_slopes(d, {(ANCHOR, "A100-40GB"): 14.8}, axes=axes),
+    "verdicts": lambda d, axes=None: plots.margins(hypotheses.h1(d, Margins()).data, d.label, 2.0, axes=axes),
+}
+STUDIES = {
+    "imputed": lambda: simulate(IMPUTED, (*DENSE, MOE)),
+    "measured": lambda: simulate(MEASURED),
+    "one GPU": lambda: simulate(MEASURED, gpus=("H100",)),
+}
+
+
+def words(figure) -> str:
+    """Every text of a figure, on one line."""
+    return " ".join(" ".join(t.get_text() for t in figure.findobj(Text)).split())
+
+
+def xs(ax, marker: str) -> list[float]:
+    """Positions along x of every point drawn with a marker."""
+    return [float(x) for line in ax.get_lines() if line.get_marker() == marker for x in np.atleast_1d(line.get_xdata())]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_names_data_and_units_and_leaves_no_trace(name, study):
+    mpl.get_backend()  # resolves the lazy entry of rcParams
+    draws, before = STUDIES[study](), mpl.rcParams.copy()
+    axes = np.atleast_1d(FIGURES[name](draws))
+    assert mpl.rcParams == before
+    assert plt.get_fignums() == []
+    assert f"Data: {draws.label}" in words(axes[0].figure)
+    assert "interval" in words(axes[0].figure) or name == "verdicts"
+    for ax in axes:
+        units = ("ms", "percent", "points", "tokens")
+        assert any(f"({unit}" in ax.get_xlabel() or f"{unit})" in ax.get_xlabel() for unit in units)
+    axes[0].figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_given_axes_are_drawn_on_and_returned(name):
+    figure, given = plt.subplots(2, 2)
+    try:
+        axes = np.atleast_1d(FIGURES[name](STUDIES["measured"](), given.ravel()))
+        assert plt.get_fignums() == [figure.number]
+        assert list(axes) == list(given.ravel()[: len(axes)])
+        assert all(ax.has_data() for ax in axes)
+        assert "Data: measured" in words(figure)
+    finally:
+        plt.close(figure)
+
+
+def test_too_few_axes_are_refused():
+    figure, ax = plt.subplots()
+    with pytest.raises(ValueError, match="4 panels, got 1 axes"):
+        plots.measured_predicted(STUDIES["measured"](), axes=ax)
+    plt.close(figure)
+
+
+def test_empty_rows_are_refused():
+    with pytest.raises(ValueError, match="empty"):
+        plots.two_number_table([], MEASURED)
+
+
+def test_table_shows_the_numbers_of_the_rows_and_the_published_points():
+    draws = STUDIES["imputed"]()
+    rows = table_of(draws)
+    axes = plots.two_number_table(rows, draws.label)
+    assert [ax.get_title() for ax in axes] == ["H100", "H200", "A100-40GB", "pooled: mean over GPUs"]
+    expected = [row["raw"]["expected"]["value"] for row in rows if row["gpu"] == "H100"]
+    assert xs(axes[0], "o")[::2] == pytest.approx(expected)
+    assert xs(axes[0], "D") == [15.9] * 4
+    assert xs(axes[3], "D") == []
+    assert xs(axes[1], "s") == []  # no residual: the anchor was not measured
+    assert "not measured" in words(axes[2].figure)  # the MoE on the H200
+
+
+def test_an_estimate_that_is_null_is_left_out():
+    draws = STUDIES["one GPU"]()
+    rows = table_of(draws)[:1]
+    rows[0]["raw"] = {**rows[0]["raw"], "expected": {"value": None, "intervals": {}}}
+    assert len(xs(plots.two_number_table(rows, MEASURED)[0], "o")) == 1
+
+
+def test_floors_put_a_self_floor_on_the_models_row_or_one_of_its_own():
+    draws = STUDIES["imputed"]()
+    parts = floors_of(draws)
+    by_model = plots.floors(parts["by_model"], parts["self_floors"], draws.label)
+    assert len(xs(by_model, "o")) == len(parts["by_model"])
+    assert xs(by_model, "s") == pytest.approx([parts["self_floors"][0]["reading"]["value"]])
+    assert xs(by_model, "D") == [5.65]
+    by_class = plots.floors(parts["by_class"], parts["self_floors"], draws.label)
+    assert len(xs(by_class, "o")) == len(parts["by_class"]) + 1
+    assert f"{MOE}, self-floor" in [t.get_text() for t in by_class.get_yticklabels()]
+
+
+def test_the_moe_is_drawn_with_and_without_its_dispatch_term():
+    draws = STUDIES["imputed"]()
+    last = plots.measured_predicted(draws)[-1]
+    with_term, without = np.array(xs(last, "o")), np.array(xs(last, "x"))
+    assert len(with_term) == 21  # 15 + 15 cells of two grids, 9 of them shared
+    assert with_term - without == pytest.approx(0.004, rel=0.02)
+
+
+def test_without_a_moe_the_last_panel_has_every_models_own_floor():
+    draws = STUDIES["measured"]()
+    last = plots.measured_predicted(draws)[-1]
+    assert "own floor" in last.get_xlabel()
+    assert sorted(xs(last, "o") + xs(last, "s") + xs(last, "D")) == pytest.approx(sorted(draws.mean_ms.mean(0)))
+
+
+def test_a_gpu_without_the_anchor_shows_own_floors_and_says_so():
+    axes = plots.measured_predicted(simulate(MEASURED, anchor_on=("H100",)))
+    assert "floor of" in axes[0].get_xlabel()
+    assert "not measured here" in axes[1].get_xlabel()
+
+
+def test_negative_floors_are_hatched_and_left_of_zero():
+    draws = STUDIES["measured"]()
+    rows = breakdown_of(draws)
+    axes = plots.breakdown(rows, draws.label)
+    for ax, gpu in zip(axes, GPUS, strict=True):
+        steps = [row["step"]["value"] for row in rows if row["gpu"] == gpu]
+        assert xs(ax, "d") == pytest.approx(steps)
+        assert sum(bar.get_width() for bar in ax.patches) == pytest.approx(sum(steps))
+        assert all((bar.get_hatch() is not None) == (bar.get_width() < 0) for bar in ax.patches)
+    lefts = [bar.get_x() + bar.get_width() for bar in axes[2].patches if bar.get_hatch()]
+    assert min(lefts) < -2
+
+
+def test_context_slopes_show_the_contexts_all_grids_hold_and_the_published_rise():
+    draws = STUDIES["imputed"]()
+    ax = plots.context_slopes(draws, {(ANCHOR, "A100-40GB"): 14.8})[2]
+    points = next(line for line in ax.get_lines() if line.get_marker() == "o")
+    x, y = np.asarray(points.get_xdata()), np.asarray(points.get_ydata())
+    assert x[1:] / x[:-1] == pytest.approx([4, 4])
+    cell = draws.mask(ANCHOR, "A100-40GB") & (draws.batch == 16) & (draws.context == 512)
+    assert y[0] == pytest.approx(draws.step_ms[cell].mean())
+    published = next(line for line in ax.get_lines() if line.get_marker() == "D")
+    assert np.asarray(published.get_ydata()) == pytest.approx(y[0] + 14.8)
+    assert "+14.8" in words(ax.figure)
+
+
+def test_margins_draw_every_gpu_the_pooled_curve_and_the_decision_lines():
+    draws = STUDIES["imputed"]()
+    data = hypotheses.h1(draws, Margins()).data
+    (ax,) = plots.margins(data, draws.label, 2.0)
+    curves = [line.get_ydata() for line in ax.get_lines() if len(np.atleast_1d(line.get_xdata())) == 21]
+    assert len(curves) == len(GPUS) + 1
+    family = data["families"][0]
+    assert np.asarray(curves[-1]) == pytest.approx([p["probability"] for p in family["margins"]])
+    flat = [line.get_ydata()[0] for line in ax.get_lines() if list(line.get_xdata()) == [0, 1]]
+    assert flat == pytest.approx([0.95, 0.05])
+
+
+def test_margins_say_why_nothing_was_tested():
+    data = hypotheses.h1(simulate(MEASURED, models=(ANCHOR, SMALL)), Margins()).data
+    (ax,) = plots.margins(data, MEASURED, 2.0)
+    assert "No model of the anchor's class" in words(ax.figure)
+
+
+def test_ten_models_have_ten_looks():
+    looks = plots._model_styles([str(i) for i in range(25)])
+    assert len(set(looks.values())) == 25

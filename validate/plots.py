@@ -1,0 +1,642 @@
+"""Figures of the report; each shows the numbers of the report's parts (report.json) or of `Draws`, and nothing else.
+
+Every function takes `ax` or `axes` to draw on and returns them. Without, it makes a figure 10 inches (1200 px) wide
+that pyplot does not know: `plots.floors(...).figure.savefig(path)`; in a notebook, end the cell with `.figure`.
+Estimates are the mappings of `Estimate.data`; published numbers are open diamonds; every figure names its data.
+"""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import seaborn
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
+
+from validate.draws import LEVELS, MEASURED, Draws, tails, weighted_quantiles
+
+type Rows = Sequence[Mapping[str, Any]]
+type Given = Axes | Sequence[Axes] | NDArray[Any] | None
+type Array = NDArray[np.float64]
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "legend.fontsize": 9.5,
+    "legend.title_fontsize": 9.5,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "0.9",
+    "hatch.linewidth": 0.6,
+}
+_COLOURS = tuple(seaborn.color_palette("colorblind").as_hex())
+_MARKERS = "osD^vP*X<>h"
+_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+_WIDTHS = {"50": 3.6, "90": 1.3}
+_BLACK, _GREY = "0.1", "0.5"
+_INTERVALS = "thick and thin bars: 50 % and 90 % credible intervals"
+_PUBLISHED: dict[str, Any] = {"marker": "D", "mfc": "none", "mec": _BLACK, "mew": 1.3, "ms": 7, "ls": "none"}
+_PARTS = {
+    "weights": ("weights", _COLOURS[0]),
+    "kv": ("KV cache", _COLOURS[9]),
+    "other": ("other kernels", _COLOURS[2]),
+    "floor": ("floor", _COLOURS[1]),
+    "leftover": ("leftover", "0.75"),
+}
+
+
+@rc_context(_STYLE)
+def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
+    """Raw and residual MAPE of every model, one panel per GPU and one for the pooled means.
+
+    Parameters
+    ----------
+    table : list of mappings
+        Rows of the report's `table`, percent.
+    label : str
+        What the data are: `MEASURED` or `IMPUTED`.
+    axes : Axes or sequence of Axes, optional
+        As many as there are GPUs (with "pooled") in the table.
+
+    Returns
+    -------
+    array of Axes, shape (gpu,)
+
+    Raises
+    ------
+    ValueError
+        The table is empty, or there are fewer axes than panels.
+    """
+    models, gpus = _names(table, "model"), sorted(_names(table, "gpu"), key="pooled".__eq__)
+    columns = min(len(gpus), 4)
+    panels, own = _panels(axes, len(gpus), columns=columns, height=1.9 + 0.62 * len(models))
+    kinds = {"raw": (_COLOURS[0], "o", -0.21), "residual": (_COLOURS[1], "s", 0.21)}
+    for i, (ax, gpu) in enumerate(zip(panels, gpus, strict=True)):
+        for at, model in enumerate(models):
+            row = next((r for r in table if r["model"] == model and r["gpu"] == gpu), None)
+            if row is None:
+                ax.text(0.03, at, "not measured", transform=ax.get_yaxis_transform(), color=_GREY, va="center", size=9)
+                continue
+            for kind, (colour, marker, shift) in kinds.items():
+                estimates = row[kind]
+                if estimates is not None:
+                    _interval(ax, estimates["expected"], at + shift - 0.09, colour, marker)
+                    _interval(ax, estimates["as_measured"], at + shift + 0.09, colour, marker, hollow=True)
+                number = (row["published"] or {}).get(kind)
+                if number is not None:
+                    ax.plot(number, at + shift + 0.09, zorder=4, **_PUBLISHED)
+        ax.set_title("pooled: mean over GPUs" if gpu == "pooled" else gpu)
+        ax.set_xlabel("MAPE (percent)")
+        _rows(ax, [""] * len(models) if i % columns else models)
+        for edge in np.arange(0.5, len(models) - 1):
+            ax.axhline(edge, color="0.85", lw=0.8)
+    high = max(ax.get_xlim()[1] for ax in panels)
+    for ax in panels:
+        ax.set_xlim(0, high)
+    handles = [
+        Line2D([], [], color=colour, marker=marker, mfc=face, ls="none", label=f"{kind} MAPE, {estimand}")
+        for kind, (colour, marker, _) in kinds.items()
+        for face, estimand in ((colour, "expected"), ("white", "of the cells as measured"))
+    ]
+    how = f"Points: posterior mean; {_INTERVALS}. Raw: without a floor; residual: with the anchor's floor of that GPU."
+    _legend(panels, own, [*handles, _published()], how, columns=3)
+    _heading(panels, own, "Two-number report: raw and residual MAPE", label)
+    return np.array(panels)
+
+
+@rc_context(_STYLE)
+def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None) -> Axes:
+    """Forest plot of the floors, ms, by GPU; the study's own self-floors beside the model's.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        The report's `floors["by_class"]` or `floors["by_model"]`.
+    self_floors : list of mappings
+        The report's `floors["self_floors"]`; a model that `rows` lacks gets a row of its own.
+    label : str
+        What the data are.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        There are no floors.
+    """
+    own_floor = {(r["gpu"], r["model"]): r for r in self_floors}
+    found = {(r["gpu"], r.get("class") or r["model"]): r["floor"] for r in rows}
+    alone = {key: r["floor"] for key, r in own_floor.items() if key not in found}
+    gpus = _names(rows, "gpu")
+    entries: list[tuple[str, str | None]] = []
+    for gpu in gpus:
+        entries += [(gpu, None), *(key for key in (*found, *alone) if key[0] == gpu)]
+    (ax,), own = _panels(ax, 1, height=1.9 + 0.3 * len(entries))
+    ax.axvline(0, color=_BLACK, lw=1)
+    for at, (gpu, name) in enumerate(entries):
+        if name is None:
+            continue
+        key, colour = (gpu, name), _COLOURS[gpus.index(gpu) % len(_COLOURS)]
+        _interval(ax, found.get(key) or alone[key], at, colour, "o")
+        if key in own_floor:
+            _interval(ax, own_floor[key]["reading"], at + 0.3, _BLACK, "s", hollow=True)
+            if own_floor[key]["published"] is not None:
+                ax.plot(own_floor[key]["published"], at + 0.3, zorder=4, **_PUBLISHED)
+    names = [gpu if name is None else name + (", self-floor" if (gpu, name) in alone else "") for gpu, name in entries]
+    _rows(ax, names, bold=[name is None for _, name in entries])
+    ax.set_xlabel("floor δ added to T_gpu (ms)")
+    handles = [Line2D([], [], color=_GREY, marker="o", ls="none", label="the model's floor δ")]
+    if self_floors:
+        handles.append(Line2D([], [], color=_BLACK, marker="s", mfc="white", ls="none", label="the study's reading"))
+        handles.append(_published("published self-floor"))
+    _legend([ax], own, handles, f"Points: posterior mean; {_INTERVALS}.", columns=3)
+    _heading([ax], own, "Floors by GPU", label)
+    return ax
+
+
+@rc_context(_STYLE)
+def measured_predicted(draws: Draws, *, axes: Given = None) -> NDArray[Any]:
+    """Step against T_gpu + the anchor's floor, one panel per GPU; last panel the MoE, or each model's own floor.
+
+    Parameters
+    ----------
+    draws : Draws
+        Where there is a dispatch term (a mixture of experts), the last panel shows those cells with and without it;
+        else all cells with their own floors.
+    axes : Axes or sequence of Axes, optional
+        One more than there are GPUs.
+
+    Returns
+    -------
+    array of Axes, shape (gpu + 1,)
+
+    Raises
+    ------
+    ValueError
+        There are fewer axes than panels.
+    """
+    cells, styles, kind = draws.cells, _model_styles(draws.cells.models), _kind(draws)
+    panels, own = _panels(axes, len(cells.gpus) + 1, columns=2, height=4.1)
+    last, anchored = panels[-1], draws.gpu_ms + draws.anchor_floor_ms
+    for model, gpu, mask in draws.pairs():
+        ax = panels[cells.gpus.index(gpu)]
+        if draws.has_anchor(mask):
+            _cloud(ax, draws, mask, anchored, *styles[model])
+            ax.set_xlabel(f"T_gpu + floor of {draws.anchor} (ms)")
+        else:
+            _cloud(ax, draws, mask, draws.mean_ms, *styles[model])
+            ax.set_xlabel(f"T_gpu + own floor ({draws.anchor} not measured here) (ms)")
+        ax.set_title(gpu)
+    moe = (draws.dispatch_ms > 0).any(0)
+    if moe.any():
+        use_anchor = draws.has_anchor(moe)
+        whole = anchored if use_anchor else draws.mean_ms
+        terms = {"with": (whole, _COLOURS[0], "o"), "without": (whole - draws.dispatch_ms, _COLOURS[1], "x")}
+        for predicted, colour, marker in terms.values():
+            for _, _, mask in draws.pairs():
+                _cloud(last, draws, mask & moe, predicted, colour, marker)
+        last.set_title(f"{', '.join(_used(cells.model[moe]))} on {', '.join(_used(cells.gpu[moe]))}")
+        last.set_xlabel(f"T_gpu + {f'floor of {draws.anchor}' if use_anchor else 'own floor'} (ms)")
+        shown = [
+            Line2D([], [], color=colour, marker=marker, ls="none", label=f"{name} the dispatch term")
+            for name, (_, colour, marker) in terms.items()
+        ]
+        last.legend(handles=shown, loc="lower right")
+    else:
+        for model, _, mask in draws.pairs():
+            _cloud(last, draws, mask, draws.mean_ms, *styles[model])
+        last.set_title("all GPUs, each model with its own floor")
+        last.set_xlabel("T_gpu + own floor (ms)")
+    for ax in panels:
+        ax.set_ylabel(f"{kind} step (ms)")
+        _diagonal(ax)
+    both = " and the step" if kind == "imputed" else ""
+    how = f"A point is a cell; bars: 90 % credible intervals of the prediction{both}. Diagonal: prediction = step."
+    _legend(panels, own, _model_handles(styles), how + _mixture(draws), columns=4)
+    _heading(panels, own, f"{kind.capitalize()} against predicted decode step", draws.label)
+    return np.array(panels)
+
+
+@rc_context(_STYLE)
+def breakdown(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
+    """What the mean step of each cell group is made of, ms: stacked bars, one panel per GPU.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        The report's `breakdown`. Negative parts are hatched and stacked to the left of zero.
+    label : str
+        What the data are.
+    axes : Axes or sequence of Axes, optional
+        As many as there are GPUs.
+
+    Returns
+    -------
+    array of Axes, shape (gpu,)
+
+    Raises
+    ------
+    ValueError
+        There are no rows, or fewer axes than panels.
+    """
+    gpus, entries = _names(rows, "gpu"), list[tuple[str, str | None]]()
+    for model in _names(rows, "model"):
+        entries += [(model, None), *dict.fromkeys((model, r["group"]) for r in rows if r["model"] == model)]
+    place = {entry: at for at, entry in enumerate(entries)}
+    columns = min(len(gpus), 3)
+    panels, own = _panels(axes, len(gpus), columns=columns, height=2.1 + 0.36 * len(entries))
+    for i, (ax, gpu) in enumerate(zip(panels, gpus, strict=True)):
+        ax.axvline(0, color=_BLACK, lw=1)
+        for row in (r for r in rows if r["gpu"] == gpu):
+            _bar(ax, row, place[row["model"], row["group"]])
+        ax.set_title(gpu)
+        ax.set_xlabel("mean step (ms)")
+        names = [textwrap.fill(group or model, 24) for model, group in entries]
+        _rows(ax, [""] * len(names) if i % columns else names, bold=[group is None for _, group in entries])
+    low, high = min(ax.get_xlim()[0] for ax in panels), max(ax.get_xlim()[1] for ax in panels)
+    for ax in panels:
+        ax.set_xlim(low, high)
+    handles: list[Line2D | Patch] = [Patch(fc=colour, ec="white", label=name) for name, colour in _PARTS.values()]
+    handles.append(Patch(fc="white", ec=_GREY, hatch="////", label="negative part (left of zero)"))
+    handles.append(Line2D([], [], color=_BLACK, marker="d", lw=1.3, label="step, 90 % interval"))
+    handles.append(Line2D([], [], color=_BLACK, marker="|", lw=1.3, label="floor's end, 90 % interval"))
+    _legend(panels, own, handles, "Bars: posterior mean of each part; whiskers: 90 % credible intervals.", columns=4)
+    _heading(panels, own, "What a decode step is made of", label)
+    return np.array(panels)
+
+
+@rc_context(_STYLE)
+def context_slopes(
+    draws: Draws, rises: Mapping[tuple[str, str], float] | None = None, *, axes: Given = None
+) -> NDArray[Any]:
+    """Step against context at the largest batch of each model, one panel per GPU, beside T_gpu + own floor.
+
+    Parameters
+    ----------
+    draws : Draws
+    rises : mapping of (model, gpu) to float, optional
+        Published rises of the step from the shortest to the longest context, ms.
+    axes : Axes or sequence of Axes, optional
+        As many as there are GPUs.
+
+    Returns
+    -------
+    array of Axes, shape (gpu,)
+
+    Raises
+    ------
+    ValueError
+        There are fewer axes than panels.
+    """
+    cells, styles, rises = draws.cells, _model_styles(draws.cells.models), rises or {}
+    columns, faint = (3, 0.15) if len(cells.models) <= 5 else (2, 0.06)
+    panels, own = _panels(axes, len(cells.gpus), columns=min(len(cells.gpus), columns), height=4.4)
+    batches: dict[str, set[float]] = {gpu: set() for gpu in cells.gpus}
+    ticks: set[float] = set()
+    for model, gpu, mask in draws.pairs():
+        ax, (colour, marker) = panels[cells.gpus.index(gpu)], styles[model]
+        batch, tokens, (step, mean) = _largest_batch(*_summaries(draws, mask, draws.step_ms, draws.mean_ms))
+        batches[gpu].add(batch)
+        ticks.update(tokens.tolist())
+        context = tokens * 1.3 ** (cells.models.index(model) / max(1, len(cells.models) - 1) - 0.5)
+        ax.fill_between(context, mean["90"][0], mean["90"][1], color=colour, alpha=faint, lw=0)
+        ax.plot(context, mean["mean"], color=colour, lw=1.3, ls="--")
+        for level, width in _WIDTHS.items():
+            ax.vlines(context, step[level][0], step[level][1], color=colour, lw=width)
+        ax.plot(context, step["mean"], marker=marker, color=colour, ls="none", ms=6)
+        if (model, gpu) in rises:
+            end = (float(context[-1]), float(step["mean"][0]) + rises[model, gpu])
+            ax.plot(*end, zorder=4, **_PUBLISHED)
+            ax.annotate(f"{rises[model, gpu]:+.1f}", end, (8, 0), textcoords="offset points", va="center", size=9)
+    shown = _spread(sorted(ticks))
+    for ax, gpu in zip(panels, cells.gpus, strict=True):
+        sizes = [f"{size:g}" for size in sorted(batches[gpu])]
+        ax.set_title(f"{gpu}, B = {sizes[0]}" if len(sizes) == 1 else f"{gpu}, largest B ({', '.join(sizes)})")
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(shown, [f"{tick:g}" for tick in shown])
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.margins(x=0.16)
+        ax.set_xlabel("context L (tokens, shifted by model)")
+        ax.set_ylabel("step (ms)")
+        ax.grid(axis="y")
+    handles = [*_model_handles(styles), Line2D([], [], color=_GREY, ls="--", label="T_gpu + own floor, 90 % band")]
+    if rises:
+        handles.append(_published("published rise above the shortest context, ms"))
+    kind = _kind(draws)
+    points = f", posterior mean; {_INTERVALS}" if kind == "imputed" else "; bands: credible intervals"
+    _legend(panels, own, handles, f"Points: {kind} step{points}.{_mixture(draws)}", columns=3)
+    _heading(panels, own, f"{kind.capitalize()} step against context at the largest batch", draws.label)
+    return np.array(panels)
+
+
+@rc_context(_STYLE)
+def margins(
+    h1: Mapping[str, Any], label: str, margin: float, *, probability: float = 0.95, axes: Given = None
+) -> NDArray[Any]:
+    """Probability that a family's residual MAPE is within a margin of the anchor's, as a curve over margins.
+
+    Parameters
+    ----------
+    h1 : mapping
+        The report's `hypotheses["H1"]`; one panel per family.
+    label : str
+        What the data are.
+    margin : float
+        The stated margin, percentage points of MAPE.
+    probability : float
+        Decision limit; a verdict is refuted below 1 - `probability`.
+    axes : Axes or sequence of Axes, optional
+        As many as there are families, one where H1 was not tested.
+
+    Returns
+    -------
+    array of Axes, shape (family,)
+
+    Raises
+    ------
+    ValueError
+        There are fewer axes than panels.
+    """
+    families: Rows = h1.get("families", [])
+    count = max(1, len(families))
+    panels, own = _panels(axes, count, columns=min(count, 3), height=4.2 if count < 4 else 3.1)
+    gpus = list(dict.fromkeys(sku["gpu"] for family in families for sku in family["per_sku"]))
+    styles = {gpu: (_COLOURS[i % 10], _LINES[i % 5], _MARKERS[i % 11]) for i, gpu in enumerate(gpus)}
+    if not families:
+        words = textwrap.fill(" ".join(h1["sentences"]), 70)
+        panels[0].text(0.5, 0.5, words, ha="center", va="center", transform=panels[0].transAxes)
+    for ax, family in zip(panels, families, strict=False):
+        points = [p["margin"] for p in family["margins"]]
+        for sku in family["per_sku"]:
+            colour, line, marker = styles[sku["gpu"]]
+            ax.plot(points, [p[f"on {sku['gpu']}"] for p in family["margins"]], color=colour, ls=line, lw=1.8)
+            ax.plot(margin, sku["probability"]["value"], color=colour, marker=marker, ms=6)
+        ax.plot(points, [p["probability"] for p in family["margins"]], color=_BLACK, lw=2.6)
+        ax.plot(margin, family["probability"]["value"], color=_BLACK, marker="o", ms=7)
+        ax.plot(margin, family["absolute_probability"]["value"], color=_BLACK, marker="o", mfc="white", ms=7)
+        ax.set_title(f"{family['family']}: {family['verdict']}")
+    for ax in panels:
+        ax.axvline(margin, color=_GREY, ls=":", lw=1.5, zorder=0)
+        for level in (probability, 1 - probability):
+            ax.axhline(level, color=_GREY, lw=1, zorder=0)
+        ax.set_xlim(-0.1, 5.1)
+        ax.set_ylim(-0.03, 1.03)
+        ax.set_xlabel("margin (points of MAPE)")
+        ax.set_ylabel("posterior probability")
+    handles = [
+        Line2D([], [], color=colour, ls=line, lw=1.8, marker=marker, label=gpu)
+        for gpu, (colour, line, marker) in styles.items()
+    ]
+    handles.append(Line2D([], [], color=_BLACK, lw=2.6, marker="o", label="pooled over GPUs"))
+    handles.append(Line2D([], [], color=_GREY, ls=":", lw=1.5, label=f"stated margin, {margin:g} points"))
+    absolute = "pooled: residual MAPE itself below the absolute margin"
+    handles.append(Line2D([], [], color=_BLACK, marker="o", mfc="white", ls="none", label=absolute))
+    how = (
+        "Curves: probability that the residual MAPE exceeds the anchor's by less than the margin. Grey lines: supported"
+        f" from {probability:g}, refuted up to {1 - probability:.2g}; the verdict takes the lower pooled circle."
+    )
+    _legend(panels, own, handles, how, columns=3)
+    _heading(panels, own, "Transfer within the class (H1) as a function of the margin", label)
+    return np.array(panels)
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------
+
+
+def _panels(given: Given, count: int, *, columns: int = 1, height: float) -> tuple[list[Axes], bool]:
+    """The axes to draw on, and whether the figure is ours."""
+    if given is None:
+        rows = -(-count // columns)
+        figure = Figure(figsize=(10, 0.9 + height * rows), dpi=120, layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).flat
+        for spare in grid[count:]:
+            spare.remove()
+        return list(grid[:count]), True
+    axes = list(np.atleast_1d(np.asarray(given, dtype=object)))
+    if len(axes) < count:
+        raise ValueError(f"this figure has {count} panels, got {len(axes)} axes")
+    return axes[:count], False
+
+
+def _heading(panels: Sequence[Axes], own: bool, title: str, label: str) -> None:
+    """Title of the figure, with the label of the data."""
+    text = f"{title}\nData: {label}"
+    figure = panels[0].figure
+    if own and isinstance(figure, Figure):
+        figure.suptitle(text, x=0.01, ha="left", weight="bold", size=11.5)
+    else:
+        panels[0].set_title("\n".join(filter(None, (text, panels[0].get_title()))))
+
+
+def _legend(panels: Sequence[Axes], own: bool, handles: Sequence[Any], how: str, columns: int) -> None:
+    """Legend below our own figures, or within the first of the given axes, with the words on how to read the figure."""
+    figure = panels[0].figure
+    if own and isinstance(figure, Figure):
+        title = textwrap.fill(how, 150)
+        figure.legend(handles=handles, title=title, loc="outside lower center", ncols=min(columns, len(handles)))
+    else:
+        panels[0].legend(handles=handles, title=textwrap.fill(how, 60), loc="best")
+
+
+def _names(rows: Iterable[Mapping[str, Any]], key: str) -> list[str]:
+    """Different values of a column, in order."""
+    names = list(dict.fromkeys(row[key] for row in rows))
+    if not names:
+        raise ValueError("nothing to draw: the rows are empty")
+    return names
+
+
+def _rows(ax: Axes, names: Sequence[str], bold: Sequence[bool] | None = None) -> None:
+    """Names on the y axis, first on top."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x")
+    for tick, heavy in zip(ax.get_yticklabels(), bold or [False] * len(names), strict=True):
+        tick.set_fontweight("bold" if heavy else "normal")
+
+
+def _interval(
+    ax: Axes, estimate: Mapping[str, Any], at: float, colour: str, marker: str, *, hollow: bool = False
+) -> None:
+    """One estimate as a point with its intervals, along x."""
+    if estimate["value"] is None:
+        return
+    for level, (low, high) in estimate["intervals"].items():
+        ax.hlines(at, low, high, color=colour, lw=_WIDTHS[level])
+    ax.plot(estimate["value"], at, marker=marker, color=colour, mfc="white" if hollow else colour, ms=5.5, zorder=3)
+
+
+def _published(text: str = "published") -> Line2D:
+    return Line2D([], [], label=text, **_PUBLISHED)
+
+
+def _model_styles(models: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of each model: 10 colours and 11 markers, so that pairs do not repeat."""
+    return {model: (_COLOURS[i % 10], _MARKERS[i % 11]) for i, model in enumerate(models)}
+
+
+def _model_handles(styles: Mapping[str, tuple[str, str]]) -> list[Line2D]:
+    return [
+        Line2D([], [], color=colour, marker=marker, ls="none", ms=6, label=model)
+        for model, (colour, marker) in styles.items()
+    ]
+
+
+def _kind(draws: Draws) -> str:
+    return "measured" if draws.label == MEASURED else "imputed"
+
+
+def _mixture(draws: Draws) -> str:
+    """What is to be said where grids differ in their axes."""
+    return "" if len(draws.batch) == 1 else " Each cell over the imputed grids that hold it."
+
+
+def _used(names: NDArray[np.str_]) -> list[str]:
+    return list(dict.fromkeys(names.tolist()))
+
+
+def _summary(values: Array, weight: Array) -> dict[str, Any]:
+    """Weighted mean of each column, (low, high) of each level, sum of weights: arrays (cell,).
+
+    One row: the numbers themselves.
+    """
+    if len(values) == 1:
+        weight = np.ones(1)
+    probabilities = [q for level in LEVELS for q in tails(level)]
+    found = np.array([weighted_quantiles(column, weight, probabilities) for column in values.T])
+    bounds = {str(level): (found[:, 2 * i], found[:, 2 * i + 1]) for i, level in enumerate(LEVELS)}
+    return {
+        "mean": np.average(values, axis=0, weights=weight),
+        "share": np.full(values.shape[1], weight.sum()),
+        **bounds,
+    }
+
+
+def _summaries(draws: Draws, mask: NDArray[np.bool_], *values: Array) -> tuple[Array, Array, list[dict[str, Any]]]:
+    """Batch, context and the summary of each of `values` by cell; imputed grids may differ in their axes.
+
+    Where they do, a cell is a (batch, context), summarised over the draws whose grid holds it.
+    """
+    if len(draws.batch) == 1:
+        found = [_summary(v[:, mask], draws.weight) for v in values]
+        return draws.batch[0, mask], draws.context[0, mask], found
+    grids, member = np.unique((draws.batch + 1j * draws.context)[:, mask], axis=0, return_inverse=True)
+    places: dict[complex, list[tuple[NDArray[np.int64], int]]] = {}
+    for g, grid in enumerate(grids):
+        rows = np.flatnonzero((member == g) & (draws.weight > 0))
+        for column, key in enumerate(grid.tolist()):
+            places.setdefault(key, []).append((rows, column))
+    weights = [np.concatenate([draws.weight[rows] for rows, _ in held]) for held in places.values()]
+    out = []
+    for v in values:
+        drawn = v[:, mask]
+        columns = [np.concatenate([drawn[rows, c] for rows, c in held])[:, None] for held in places.values()]
+        parts = [_summary(column, weight) for column, weight in zip(columns, weights, strict=True)]
+        bounds = {str(q): tuple(np.concatenate([p[str(q)][i] for p in parts]) for i in (0, 1)) for q in LEVELS}
+        out.append({name: np.concatenate([p[name] for p in parts]) for name in ("mean", "share")} | bounds)
+    axes = np.array(list(places))
+    return axes.real, axes.imag, out
+
+
+def _largest_batch(batch: Array, context: Array, found: Sequence[Mapping[str, Any]]) -> tuple[float, Array, list[Any]]:
+    """The largest batch with two contexts or more (or the largest): its contexts, ascending, and summaries.
+
+    Contexts that only some of the imputed grids hold are left out if two are left: between them the grids would differ.
+    """
+    everywhere = found[0]["share"] > 0.999
+    sizes = np.unique(batch)[::-1]
+    at = next(
+        (
+            np.flatnonzero(held)
+            for size in sizes
+            for held in ((batch == size) & everywhere, batch == size)
+            if len(np.unique(context[held])) > 1
+        ),
+        np.flatnonzero(batch == sizes[0]),
+    )
+    at = at[np.argsort(context[at], kind="stable")]
+    taken = [
+        {"mean": f["mean"][at]} | {str(level): tuple(side[at] for side in f[str(level)]) for level in LEVELS}
+        for f in found
+    ]
+    return float(batch[at[0]]), context[at], taken
+
+
+def _cloud(ax: Axes, draws: Draws, mask: NDArray[np.bool_], predicted: Array, colour: str, marker: str) -> None:
+    """Cells as points, step over prediction, with 90 % intervals of both."""
+    if not mask.any():
+        return
+    _, _, (x, y) = _summaries(draws, mask, predicted, draws.step_ms)
+    ax.hlines(y["mean"], *x["90"], color=colour, lw=0.8, alpha=0.6)
+    ax.vlines(x["mean"], *y["90"], color=colour, lw=0.8, alpha=0.6)
+    ax.plot(
+        x["mean"], y["mean"], marker=marker, color=colour, ls="none", ms=5.5, mec=colour if marker == "x" else "white"
+    )
+
+
+def _diagonal(ax: Axes) -> None:
+    """Equal limits of both axes, logarithmic where they span a factor of 8 or more, and the diagonal."""
+    box = ax.dataLim
+    low, high = float(min(box.min)), float(max(box.max))
+    if not np.isfinite([low, high]).all():
+        low, high = 0.0, 1.0
+    if low > 0 and high > 8 * low:
+        limits = (low / 1.15, high * 1.15)
+        for axis, scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
+            scale("log")
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
+    else:
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator(6))
+        limits = (low - 0.05 * (high - low), high + 0.05 * (high - low))
+    ax.plot(limits, limits, color=_GREY, lw=1, zorder=1)
+    ax.set_xlim(*limits)
+    ax.set_ylim(*limits)
+    ax.grid(visible=True)
+
+
+def _bar(ax: Axes, row: Mapping[str, Any], at: int) -> None:
+    """One stacked bar: positive parts to the right of zero, negative ones hatched to the left."""
+    ends: dict[Literal["right", "left"], float] = {"right": 0.0, "left": 0.0}
+    for part, (_, colour) in _PARTS.items():
+        value = row["parts"][part]["value"]
+        if value is None:
+            continue
+        side: Literal["right", "left"] = "left" if value < 0 else "right"
+        ax.barh(at, value, 0.74, left=ends[side], color=colour, ec="white", lw=0.6, hatch="////" if value < 0 else None)
+        if part == "floor" and "90" in row["parts"][part]["intervals"]:
+            _whisker(
+                ax, [ends[side] + v for v in row["parts"][part]["intervals"]["90"]], ends[side] + value, at + 0.2, "|"
+            )
+        ends[side] += value
+    if row["step"]["value"] is not None:
+        _whisker(ax, row["step"]["intervals"].get("90"), row["step"]["value"], at - 0.14, "d")
+
+
+def _whisker(ax: Axes, bounds: Sequence[float] | None, value: float, at: float, marker: str) -> None:
+    if bounds is not None:
+        ax.hlines(at, bounds[0], bounds[1], color=_BLACK, lw=1.3, zorder=3)
+    ax.plot(value, at, marker=marker, color=_BLACK, ms=6, zorder=3)
+
+
+def _spread(values: Sequence[float], ratio: float = 1.5) -> list[float]:
+    """The largest value and those below it that keep a ratio, so that tick labels do not overlap."""
+    kept: list[float] = []
+    for value in reversed(values):
+        if not kept or kept[-1] >= ratio * value:
+            kept.append(value)
+    return kept[::-1]
