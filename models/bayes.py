@@ -144,9 +144,7 @@ class _Layout:
         given = {(gpus.index(g), anchor): ms for g, ms in (known.floor_ms if known else {}).items()}
         of_cell = list(zip(cells.gpu_code.tolist(), groups.code.tolist(), strict=True))
         estimated = [pair for pair in dict.fromkeys(of_cell) if pair not in given]
-        rest = [
-            p for p in np.ndindex(len(gpus), len(groups.labels)) if p not in given and p not in set(estimated)
-        ]
+        rest = [p for p in np.ndindex(len(gpus), len(groups.labels)) if p not in given and p not in set(estimated)]
         order = {pair: i for i, pair in enumerate([*estimated, *given])}
 
         def index(pairs: list[tuple[int, int]]) -> NDArray[np.int64]:
@@ -164,9 +162,7 @@ class _Layout:
         )
 
     def names(self, pairs: NDArray[np.int64]) -> list[str]:
-        return [
-            self.gpus[g] if self.dim is None else f"{self.gpus[g]} | {self.labels[c]}" for g, c in pairs.T
-        ]
+        return [self.gpus[g] if self.dim is None else f"{self.gpus[g]} | {self.labels[c]}" for g, c in pairs.T]
 
 
 def build_model(
@@ -265,10 +261,7 @@ def _gpu_branch(work: Work, base: Efficiency, priors: Priors, query_heads: bool)
 def work_data(work: Work) -> dict[str, Array]:
     """The times of `work` at peak rates as data of a model with free constants, each [cell, kernel]."""
     shape = work.flops.shape
-    return {
-        f.name: np.broadcast_to(getattr(work.peak_times, f.name), shape).astype(float)
-        for f in fields(PeakTimes)
-    }
+    return {f.name: np.broadcast_to(getattr(work.peak_times, f.name), shape).astype(float) for f in fields(PeakTimes)}
 
 
 def efficiency_of(posterior: Mapping[str, Any], base: Efficiency | None = None) -> Efficiency:

@@ -245,9 +245,7 @@ class Compiled:
             "posterior": posterior,
             "sample_stats": stats,
             "observed_data": self._dataset({n: (like, merged[like]) for n, like in self.observed.items()}),
-            "constant_data": self._dataset(
-                {n: (n, v) for n, v in merged.items() if n not in self.observed.values()}
-            ),
+            "constant_data": self._dataset({n: (n, v) for n, v in merged.items() if n not in self.observed.values()}),
         }
         tree = xr.DataTree.from_dict(groups)
         return Fit(tree, gate, (attempt,))
@@ -273,9 +271,7 @@ class Compiled:
 
     def _dataset(self, values: Mapping[str, tuple[str, Array]]) -> xr.Dataset:
         """Variables name -> (whose dims, values), with the coords that still have the right length."""
-        dataset = xr.Dataset(
-            {name: (self.dims.get(like, ()), value) for name, (like, value) in values.items()}
-        )
+        dataset = xr.Dataset({name: (self.dims.get(like, ()), value) for name, (like, value) in values.items()})
         coords = {d: self.coords[d] for d, n in dataset.sizes.items() if len(self.coords.get(d, ())) == n}
         return dataset.assign_coords(coords)
 
@@ -371,9 +367,7 @@ def fit_gated(
             break
     fit = Fit(fit.datatree, gate, attempts)
     if refuse and not fit.passed:
-        raise GateFailure(
-            f"the fit failed its gate after {len(attempts)} attempts: {'; '.join(attempts[-1].failures)}"
-        )
+        raise GateFailure(f"the fit failed its gate after {len(attempts)} attempts: {'; '.join(attempts[-1].failures)}")
     return fit
 
 
@@ -544,9 +538,7 @@ def cut(
         raise GateFailure(f"cut: {len(failed)} of {len(fits)} downstream fits failed their gate ({why})")
     good = [k for k in range(len(fits)) if k not in failed]
     down = {n: np.concatenate([fits[k].draws[n] for k in good]) for n in fits[0].draws}
-    up = {
-        f"anchor_{n}" if n in down else n: np.repeat(v[good], inner, axis=0) for n, v in outer_draws.items()
-    }
+    up = {f"anchor_{n}" if n in down else n: np.repeat(v[good], inner, axis=0) for n, v in outer_draws.items()}
     variables = {n: (downstream.dims.get(n, ()), v) for n, v in down.items()}
     for name, value in up.items():
         source = upstream[name.removeprefix("anchor_") if name not in upstream else name]

@@ -17,12 +17,7 @@ GPUS, CLASSES = ("A", "B", "C"), {"m": "small", "n": "large", "o": "moe"}
 def grid(models: tuple[str, ...] = ("m", "n", "o"), without: tuple[tuple[str, str], ...] = ()) -> Cells:
     """Cells of every model and SKU, 6 per pair, without steps; pairs in `without` are left out."""
     cells = [
-        (m, g, b, c)
-        for m in models
-        for g in GPUS
-        for b in (1, 8)
-        for c in (512, 2048, 8192)
-        if (m, g) not in without
+        (m, g, b, c) for m in models for g in GPUS for b in (1, 8) for c in (512, 2048, 8192) if (m, g) not in without
     ]
     model, gpu, batch, context = zip(*cells, strict=True)
     return Cells.from_columns(model, gpu, batch, context)
@@ -65,12 +60,7 @@ def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, i
     gpu, group = (i.ravel() for i in np.indices(shape))
     same_gpu, same_group = gpu[:, None] == gpu, group[:, None] == group
     sd = bayes.DEFAULT_PRIORS.floor_overall_ms[1]
-    return (
-        sd**2
-        + scales[0] ** 2 * same_gpu
-        + scales[1] ** 2 * same_group
-        + scales[2] ** 2 * same_gpu * same_group
-    )
+    return sd**2 + scales[0] ** 2 * same_gpu + scales[1] ** 2 * same_group + scales[2] ** 2 * same_gpu * same_group
 
 
 @pytest.mark.parametrize(
@@ -88,9 +78,7 @@ def test_density_is_that_of_the_plain_hierarchy(
     cells, rng = grid(without=without), np.random.default_rng(3)
     classes = CLASSES | {"anchor": "other"}
     data = measured(cells, branch_ms(cells) + 2.0, rng)
-    model = bayes.build_model(
-        data, None, classes, FloorStructure(), "fixed", gpu_ms=branch_ms(cells), known=known
-    )
+    model = bayes.build_model(data, None, classes, FloorStructure(), "fixed", gpu_ms=branch_ms(cells), known=known)
     point = {k: rng.normal(0.0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
     scales = ("floor_sd_gpu_ms", "floor_sd_class_ms", "floor_sd_pair_ms")
     noises = ("noise_relative", "noise_ms")

@@ -125,9 +125,7 @@ def test_netcdf_round_trip_is_atomic(fit: sampling.Fit, tmp_path: Path) -> None:
 def test_gate_refuses_a_posterior_that_does_not_mix() -> None:
     with pm.Model() as model:  # two modes that no chain leaves
         x = pm.Uniform("x", -20.0, 20.0)
-        pm.Potential(
-            "modes", pm.math.logsumexp(pm.math.stack([-0.5 * ((x - s) / 0.05) ** 2 for s in (-8.0, 8.0)]))
-        )
+        pm.Potential("modes", pm.math.logsumexp(pm.math.stack([-0.5 * ((x - s) / 0.05) ** 2 for s in (-8.0, 8.0)])))
     compiled = sampling.compile_model(model)
     with pytest.raises(sampling.GateFailure, match=r"after 3 attempts: R-hat .* of x"):
         sampling.fit_gated(compiled, seed=0, draws=100, tune=100)
