@@ -10,11 +10,12 @@ Names in the posterior, with their dims:
 - ``floor_sd_gpu_ms``, ``floor_sd_class_ms`` (or ``_model_ms``), ``floor_sd_pair_ms``: scales of the SKU,
   class and pair effects. The effects themselves are integrated out; `predict_floor` draws floors of new
   SKUs and classes.
-- ``noise_relative`` (σ), ``noise_ms`` (s), ``student_nu`` (Student-t only).
+- ``noise_relative`` (noisy_model) (σ), ``noise_level``, ``noise_spread``, ``noise_own`` (its hierarchy over models),
+  ``noise_ms`` (s), ``student_nu`` (Student-t only).
 - ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured): what the sampler moves in place of ``floor_ms``.
 
 Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
-``pair_code``, ``gpu_ms`` or the fields of ``PeakTimes``, and ``anchor_floor_ms``. No variable has one value
+``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, and ``anchor_floor_ms``. No variable has one value
 per cell, so that a compiled model can be refitted to other cells.
 
 Parametrisation. Floors with many cells are known to a tenth of a millisecond whatever the hierarchy says,
@@ -70,7 +71,11 @@ class Priors:
         2 ms for SKUs keeps the size of a level test near nominal with three SKUs; classes (or models) differ
         more: a published MoE floor lies 18 ms above the dense one, which the t tail allows.
     noise_relative : (median, sd of the logarithm) of a LogNormal
-        Noise and discrepancy together, as a share of the step; with one measurement a cell the two are one.
+        Noise and discrepancy together, as a share of the step, at the level common to all models; with one
+        measurement a cell the two are one.
+    noise_spread : scale of a half-normal
+        sd of log σ between models. Published residuals of one study run from 3 to 9 %: one σ for all would lend a
+        model the leftovers of another.
     noise_ms : (median, sd of the logarithm) of a LogNormal
         The part that does not scale with the step.
     student_nu : (shape, rate) of a Gamma
@@ -87,6 +92,7 @@ class Priors:
     floor_sd_group_ms: float = 3.0
     floor_sd_pair_ms: float = 1.0
     noise_relative: tuple[float, float] = (0.05, 0.8)
+    noise_spread: float = 0.5
     noise_ms: tuple[float, float] = (0.1, 1.0)
     student_nu: tuple[float, float] = (2.0, 0.1)
 
@@ -222,7 +228,7 @@ def build_model(
             if work is None:
                 raise ValueError("constants='free' needs work")
             branch = _gpu_branch(work, base or Efficiency.peak(), priors, query_heads)
-        relative = _log_normal("noise_relative", priors.noise_relative)
+        relative = _noise_by_model(cells, priors)
         absolute = _log_normal("noise_ms", priors.noise_ms)
         step = branch
         if layout is not None:
@@ -236,6 +242,19 @@ def build_model(
         else:
             pm.Normal("step_ms", mu=step, sigma=sd, observed=measured, dims="cell")
     return model
+
+
+def _noise_by_model(cells: Cells, priors: Priors) -> Any:
+    """σ of each cell: one per model, drawn towards a common level; registers ``noise_relative`` (noisy_model)."""
+    model = pm.modelcontext(None)
+    model.add_coord("noisy_model", list(cells.models))
+    code = pm.Data("noisy_model_code", cells.model_code, dims="cell")
+    median, sd = priors.noise_relative
+    level = pm.Normal("noise_level", mu=np.log(median), sigma=sd)
+    spread = pm.HalfNormal("noise_spread", sigma=priors.noise_spread)
+    own = pm.Normal("noise_own", dims="noisy_model")
+    relative = pm.Deterministic("noise_relative", pt.exp(level + spread * own), dims="noisy_model")
+    return relative[code]
 
 
 def _log_normal(name: str, prior: tuple[float, float]) -> Any:

@@ -36,9 +36,7 @@ def memory_bytes(shapes: str | ModelShapes, batch: ArrayLike, peak_context: Arra
     return shapes.parameters * BYTES_PER_VALUE + sequences * cached * shapes.kv_bytes_per_token
 
 
-def fits(
-    shapes: str | ModelShapes, gpu: str | GpuSpec, batch: ArrayLike, peak_context: ArrayLike
-) -> NDArray[np.bool_]:
+def fits(shapes: str | ModelShapes, gpu: str | GpuSpec, batch: ArrayLike, peak_context: ArrayLike) -> NDArray[np.bool_]:
     """Whether weights + batch * peak_context * cache bytes stay within 0.95 of the nominal memory.
 
     Arguments and errors as `memory_bytes`; bool array [...].

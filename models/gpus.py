@@ -73,9 +73,7 @@ class GpuSpec:
             if isinstance(table[key], bool) or not isinstance(table[key], int | float):
                 raise ValueError(f"GPU {name!r}: {key} must be a positive number, got {table[key]!r}")
         peak, bandwidth, memory, l2 = (float(table[key] * unit) for key, unit in _UNITS.items())
-        return cls(
-            name, peak, bandwidth, memory, l2, str(table.get("note", "")), str(table.get("source", ""))
-        )
+        return cls(name, peak, bandwidth, memory, l2, str(table.get("note", "")), str(table.get("source", "")))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "GpuSpec":
@@ -103,9 +101,7 @@ def _catalog() -> tuple[dict[str, GpuSpec], dict[str, str], dict[str, list[str]]
     """GPUs by name; names by folded alias; candidates by folded ambiguous name."""
     table = read_toml(_CATALOG)
     specs = {name: GpuSpec.from_table(name, entry) for name, entry in table["gpus"].items()}
-    aliases = {
-        alias.casefold(): name for name, entry in table["gpus"].items() for alias in (name, *entry["aliases"])
-    }
+    aliases = {alias.casefold(): name for name, entry in table["gpus"].items() for alias in (name, *entry["aliases"])}
     return specs, aliases, {name.casefold(): found for name, found in table["ambiguous"].items()}
 
 

@@ -106,9 +106,7 @@ class ModelShapes:
             if field.name in _POSITIVE or field.name in _COUNTS:
                 least = 1 if field.name in _POSITIVE else 0
                 if type(value) is not int or not least <= value <= _LARGEST:
-                    raise self._error(
-                        f"{field.name} must be a whole number, {least} to {_LARGEST}, got {value!r}"
-                    )
+                    raise self._error(f"{field.name} must be a whole number, {least} to {_LARGEST}, got {value!r}")
             elif field.name not in ("name", "source") and type(value) is not bool:
                 raise self._error(f"{field.name} must be true or false, got {value!r}")
         if self.heads % self.kv_heads:
@@ -181,8 +179,7 @@ class ModelShapes:
             "gate_up": self.mlp_bias * self.layers * width * up,
             "down": self.mlp_bias * self.layers * self.hidden,
             "lm_head": self.lm_head_bias * self.vocab,
-            "norms": norms * self.hidden * (1 + self.norm_bias)
-            + self.qk_norm * 2 * self.layers * self.head_dim,
+            "norms": norms * self.hidden * (1 + self.norm_bias) + self.qk_norm * 2 * self.layers * self.head_dim,
         }
 
     @property

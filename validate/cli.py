@@ -146,53 +146,37 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def command(name: str, run: object, does: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(
-            name, help=does, description=f"{does[0].upper()}{does[1:]}.", allow_abbrev=False
-        )
+        added = commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.", allow_abbrev=False)
         added.set_defaults(run=run, parser=added)
         added.add_argument("--json", action="store_true", help="print JSON instead of text")
         added.add_argument(
             "--seed", type=_natural, metavar="N", help="seed of every random draw (default: the study's)"
         )
-        added.add_argument(
-            "--quiet", action="store_true", help="no progress bars (they show on a terminal only)"
-        )
+        added.add_argument("--quiet", action="store_true", help="no progress bars (they show on a terminal only)")
         return added
 
     report = command("report", _report, "run the main job on a study and write its report")
     _add_study(report)
-    report.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the report goes (default: reports/STUDY)"
-    )
+    report.add_argument("--out", type=Path, metavar="DIR", help="where the report goes (default: reports/STUDY)")
     report.add_argument("--refit", action="store_true", help="recompute every fit, use no cached posterior")
 
-    _add_study(
-        command("table", _table, "print the two-number table: MAPE without and with the anchor's floor")
-    )
+    _add_study(command("table", _table, "print the two-number table: MAPE without and with the anchor's floor"))
 
     test = command("test", _test, "test one hypothesis; the exit code is the verdict")
-    test.add_argument(
-        "hypothesis", type=str.upper, choices=["H1", "H2", "H3"], metavar="H1|H2|H3", help="which"
-    )
+    test.add_argument("hypothesis", type=str.upper, choices=["H1", "H2", "H3"], metavar="H1|H2|H3", help="which")
     _add_study(test)
 
-    reconstruct = command(
-        "reconstruct", _reconstruct, "impute whole grids from the study's published aggregates"
-    )
+    reconstruct = command("reconstruct", _reconstruct, "impute whole grids from the study's published aggregates")
     reconstruct.add_argument(
         "--out", type=Path, metavar="FILE", help="the table of imputed grids (default: package data)"
     )
-    reconstruct.add_argument(
-        "--per-index", type=_positive, metavar="N", help="grids per index of an imputation"
-    )
+    reconstruct.add_argument("--per-index", type=_positive, metavar="N", help="grids per index of an imputation")
     reconstruct.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
     return parser
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "study", nargs="?", metavar="STUDY", help=f"name or study.toml (default: {DEFAULT_STUDY})"
-    )
+    command.add_argument("study", nargs="?", metavar="STUDY", help=f"name or study.toml (default: {DEFAULT_STUDY})")
     data = command.add_argument_group("measurements instead of a study")
     data.add_argument("--data", type=Path, metavar="FILE", help="measured cells; margins are then defaults")
     data.add_argument("--format", choices=["schema", "argonne"], help="of FILE (default: schema)")

@@ -110,9 +110,7 @@ def read(path: str | Path) -> Table:
     if twice:
         raise InputError(f"{file.name}, row {raw.index[0]}: column {twice[0]!r} appears twice")
     frame = raw.iloc[1:].set_axis(header, axis=1).loc[:, [name != "" for name in header]]
-    return Table(
-        file.name, frame[(frame != "").any(axis=1)], hashlib.sha256(content).hexdigest(), raw.index[0]
-    )
+    return Table(file.name, frame[(frame != "").any(axis=1)], hashlib.sha256(content).hexdigest(), raw.index[0])
 
 
 def _decode(content: bytes, name: str) -> str:

@@ -500,8 +500,18 @@ def _reconstruction(found: Record | None) -> Section:
         [{k: i[k] for k in (*READING, "gpus", "least_misfit", "worst_figure")} for i in infeasible],
         heads=3,
     )
-    below = (Section("Feasible readings", tried), Section("Infeasible readings", failed), _returned(found["figures"]))
+    below = (
+        Section("Feasible readings", tried),
+        Section("Infeasible readings", failed),
+        _returned(found["figures"]),
+        _acceptance(found),
+    )
     return Section(title, (how,), tuple(s for s in below if s))
+
+
+def _acceptance(found: Record) -> Section:
+    rows = records("Share of simulated studies whose true values the intervals cover", found.get("acceptance") or [])
+    return Section("Acceptance on simulated studies", rows)
 
 
 def _returned(figures: Sequence[Record]) -> Section:

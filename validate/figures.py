@@ -77,9 +77,7 @@ class PublishedFigures:
                 reader = csv.DictReader(lines)
                 missing = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
                 if missing:
-                    raise InputError(
-                        f"{file}: column {missing[0]!r} is missing, expected {', '.join(COLUMNS)}"
-                    )
+                    raise InputError(f"{file}: column {missing[0]!r} is missing, expected {', '.join(COLUMNS)}")
                 rows = tuple(_figure(row, f"{file}, row {number}") for number, row in enumerate(reader, 2))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{file}: cannot be read as a CSV file ({error})") from None
@@ -114,9 +112,7 @@ class PublishedFigures:
             if (row.model, row.gpu, row.quantity) == (model, gpu, quantity):
                 return row
         printed = sorted({r.quantity for r in self.rows if (r.model, r.gpu) == (model, gpu)})
-        raise InputError(
-            f"the study prints no {quantity!r} for {model}/{gpu}, only: {', '.join(printed) or 'nothing'}"
-        )
+        raise InputError(f"the study prints no {quantity!r} for {model}/{gpu}, only: {', '.join(printed) or 'nothing'}")
 
     def has(self, model: str, gpu: str, quantity: str) -> bool:
         return any((r.model, r.gpu, r.quantity) == (model, gpu, quantity) for r in self.rows)
@@ -145,9 +141,7 @@ class PublishedFigures:
         )
         wide = frame.pivot_table(index="model", columns=["gpu", "quantity"], values="value")
         columns = list(dict.fromkeys((r.gpu, r.quantity) for r in shown))
-        columns.sort(
-            key=lambda c: [c[0] == "pooled", list(dict.fromkeys(r.gpu for r in shown)).index(c[0]), c[1]]
-        )
+        columns.sort(key=lambda c: [c[0] == "pooled", list(dict.fromkeys(r.gpu for r in shown)).index(c[0]), c[1]])
         return wide.reindex(
             index=list(dict.fromkeys(r.model for r in shown)), columns=pd.MultiIndex.from_tuples(columns)
         )
@@ -185,6 +179,4 @@ def _figure(row: Mapping[str, str | None], where: str) -> Figure:
         raise InputError(f"{where}, column rounding: expected 0 or more, got {rounding:g}")
     if text["unit"] == "percent" and value < 0:
         raise InputError(f"{where}, column value: expected a mean absolute error of 0 or more, got {value:g}")
-    return Figure(
-        batch=number("batch", True), context=number("context", True), value=value, rounding=rounding, **text
-    )
+    return Figure(batch=number("batch", True), context=number("context", True), value=value, rounding=rounding, **text)

@@ -116,6 +116,8 @@ LABELS = {
     "floor_above_anchor": "floor above the anchor's",
     "gpu": "GPU",
     "gpus": "GPUs",
+    "in_50": "within the 50 % interval",
+    "in_90": "within the 90 % interval",
     "kappa_sd": "sd of the factor κ",
     "kv_ms_at_peak": "KV read at peak bandwidth, ms",
     "least_misfit": "least misfit",

@@ -67,9 +67,7 @@ class GridProgramme:
         Range of the steps, ms; high may be inf.
     """
 
-    def __init__(
-        self, errors: tuple[Error, ...], cells: int = CELLS, steps_ms: Interval = (0.1, np.inf)
-    ) -> None:
+    def __init__(self, errors: tuple[Error, ...], cells: int = CELLS, steps_ms: Interval = (0.1, np.inf)) -> None:
         offsets = [e.offset_ms for e in errors]
         if any(a[1] > b[0] for a, b in pairwise(offsets)):
             raise ValueError("the offsets' intervals overlap: the order of the errors is not known")
@@ -99,9 +97,7 @@ class GridProgramme:
                 constrain(at.copy(), lo, hi)
             for j, error in enumerate(errors):
                 constrain(self._sign[c, j] * self._error(j, [c]), 0.0, np.inf)
-                largest = np.zeros(
-                    self._shape
-                )  # no cell's error exceeds n MAPE: an empty pattern holds nothing
+                largest = np.zeros(self._shape)  # no cell's error exceeds n MAPE: an empty pattern holds nothing
                 largest[c, 0] = cells * error.mape[1]
                 constrain(largest - self._error(j, [c]), 0.0, np.inf)
                 for bound, lo, hi in zip(error.offset_ms, (0.0, -np.inf), (np.inf, 0.0), strict=True):

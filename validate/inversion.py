@@ -231,7 +231,7 @@ class Inversion:
         self.rows = [r for r in known if r not in BOUNDS]
         self.bounded = [r for r in known if r in BOUNDS]
         targets = _tightened(targets)
-        bounds = np.array([targets[r] for r in [*self.rows, *self.bounded]])
+        bounds = np.array([targets[r] for r in [*self.rows, *self.bounded]]).reshape(-1, 2)
         self.centre, self.half = bounds.mean(1), 0.5 * np.diff(bounds, axis=1)[:, 0]
         self.size = self.unknowns + len(self.rows)
 

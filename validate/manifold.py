@@ -79,7 +79,13 @@ def _gram_solve(left: Array, right: Array, rhs: Array) -> Array:
 
 
 def project(
-    manifold: Manifold, q: Array, *, seed: np.random.SeedSequence | int = 0, steps: int = 40, hops: int = 12
+    manifold: Manifold,
+    q: Array,
+    *,
+    seed: np.random.SeedSequence | int = 0,
+    steps: int = 40,
+    hops: int = 12,
+    enough: float = 1.0,
 ) -> tuple[Array, Array]:
     """Bring prior draws onto the manifold: damped Gauss-Newton steps of least length, with random hops.
 
@@ -93,6 +99,8 @@ def project(
         Gauss-Newton steps per hop.
     hops : int
         Most hops per chain.
+    enough : float
+        Hopping ends when this share of the chains has arrived.
 
     Returns
     -------
@@ -104,7 +112,7 @@ def project(
     q, value = _gauss_newton(manifold, q, steps)
     for hop in range(hops):
         rows = np.flatnonzero(np.abs(value).max(-1) > TOLERANCE)
-        if not len(rows):
+        if len(rows) <= (1.0 - enough) * len(q):
             break
         mix = 0.6 / (1.0 + 0.3 * hop)
         start = np.sqrt(1.0 - mix**2) * q[rows] + mix * rng.standard_normal((len(rows), q.shape[1]))
@@ -159,7 +167,7 @@ def _geodesic(manifold: Manifold, q: Array, p: Array, jacobian: Array, inverse: 
     target = free.copy()
     todo = np.arange(len(q))
     done = np.zeros(len(q), bool)
-    for iteration in range(10):
+    for iteration in range(8):
         value = manifold.value(target[todo])
         worst = np.abs(value).max(-1)
         done[todo[worst < TOLERANCE]] = True

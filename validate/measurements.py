@@ -182,8 +182,7 @@ def _judge(selected: Selected, table: csvfile.Table, names: Names, format: str) 
     if format == "schema":
         plausibility.refuse_other_units(frame, floor_ms, table)
     detail = [
-        f"{ms:.3g} ms < {least:.3g} ms"
-        for ms, least in zip(frame["step_ms"][below], floor_ms[below], strict=True)
+        f"{ms:.3g} ms < {least:.3g} ms" for ms, least in zip(frame["step_ms"][below], floor_ms[below], strict=True)
     ]
     excluded = pd.concat(
         [

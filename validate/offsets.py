@@ -122,9 +122,7 @@ def _least_misfit(errors: tuple[Error, ...], cells: int, ratio: float) -> float:
     return 100 * high
 
 
-def _plausible_steps(
-    figures: PublishedFigures, batches: tuple[int, ...], contexts: tuple[int, ...]
-) -> list[Floats]:
+def _plausible_steps(figures: PublishedFigures, batches: tuple[int, ...], contexts: tuple[int, ...]) -> list[Floats]:
     """Grids of steps [batch, context], ms, with the published rise and the implied mean(1/y).
 
     The rise goes with the tokens in the cache, with the context alone, or half with the batch, half with the
@@ -134,9 +132,7 @@ def _plausible_steps(
     context = np.divide(contexts, max(contexts)) + np.zeros((len(batches), 1))
     offset = abs(figures.value(ANCHOR, A100, "anchor_offset"))
     gain = figures.value(SMALL, A100, "residual_mape") - figures.value(SMALL, A100, "raw_mape")
-    level = (
-        gain / 100 / offset - 2e-4
-    )  # mean(1/y) that suits the printed offset, the MAPEs within their rounding
+    level = gain / 100 / offset - 2e-4  # mean(1/y) that suits the printed offset, the MAPEs within their rounding
     grids = []
     for shape in (batch * context, context, (batch + context) / 2):
         rise = figures.value(SMALL, A100, "long_context_rise") * shape
@@ -203,16 +199,12 @@ def _witness(figures: PublishedFigures, reading: str, steps: Floats) -> tuple[Fl
         half = weight.sum() / 2
         rows.append((columns(zero, zero, zero, others), others.sum() - half, half))
     matrix = np.vstack([r[0] for r in rows])
-    low_end, high_end = (
-        np.concatenate([np.broadcast_to(r[k], len(r[0])) for r in rows]).astype(float) for k in (1, 2)
-    )
+    low_end, high_end = (np.concatenate([np.broadcast_to(r[k], len(r[0])) for r in rows]).astype(float) for k in (1, 2))
     found = milp(
         np.r_[np.zeros(4 * n), 1.0],
         constraints=LinearConstraint(matrix, low_end, high_end),
         integrality=np.r_[np.zeros(3 * n), np.ones(n), 0],
-        bounds=Bounds(
-            np.zeros(4 * n + 1), np.r_[np.minimum(one, 1 - 1e-9), np.full(2 * n, np.inf), one, np.inf]
-        ),
+        bounds=Bounds(np.zeros(4 * n + 1), np.r_[np.minimum(one, 1 - 1e-9), np.full(2 * n, np.inf), one, np.inf]),
     )
     if found.x is None:
         return np.full(n, np.nan), np.inf

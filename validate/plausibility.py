@@ -80,8 +80,7 @@ def flags(frame: pd.DataFrame) -> pd.DataFrame:
         ):
             rows = pairs[odd]
             neighbour = [
-                f"{axis} {value:g}: {ms:.3g} ms"
-                for value, ms in zip(rows["smaller"], rows["smaller_ms"], strict=True)
+                f"{axis} {value:g}: {ms:.3g} ms" for value, ms in zip(rows["smaller"], rows["smaller_ms"], strict=True)
             ]
             found.append(rows[cell].assign(reason=f"{what} with {axis}", neighbour=neighbour))
     marks = pd.concat(found)

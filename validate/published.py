@@ -93,9 +93,7 @@ POSITIVE = "T_gpu >= 0 and y > 0 in every cell"
 METHOD = "mixed-integer linear programme over the sums of each sign pattern"
 
 
-def exclusions(
-    figures: PublishedFigures | None = None, cells: int = CELLS, ratio: float = RATIO
-) -> Exclusions:
+def exclusions(figures: PublishedFigures | None = None, cells: int = CELLS, ratio: float = RATIO) -> Exclusions:
     """What the published aggregates alone exclude, over all grids.
 
     Parameters
@@ -122,15 +120,9 @@ def exclusions(
     if cells < 1 or ratio < 1:
         raise ValueError(f"expected cells >= 1 and ratio >= 1, got cells={cells}, ratio={ratio:g}")
     figures = PublishedFigures.load() if figures is None else figures
-    grids = list(
-        dict.fromkeys((r.model, r.gpu) for r in figures if r.quantity.endswith("_mape") and r.gpu != "pooled")
-    )
+    grids = list(dict.fromkeys((r.model, r.gpu) for r in figures if r.quantity.endswith("_mape") and r.gpu != "pooled"))
     programmes = {grid: grid_programme(figures, *grid, cells, ratio) for grid in grids}
-    facts = [
-        fact
-        for grid, programme in programmes.items()
-        for fact in _row_facts(figures, *grid, programme, ratio)
-    ]
+    facts = [fact for grid, programme in programmes.items() for fact in _row_facts(figures, *grid, programme, ratio)]
     known = {fact.name: fact for fact in facts}
     facts += _self_floor_facts(figures, programmes[SMALL, A100], ratio)
     facts += _compute_facts(figures, known)
@@ -145,9 +137,7 @@ def _points(fractions: Interval) -> Interval:
     return 100 * fractions[0], 100 * fractions[1]
 
 
-def _row_facts(
-    figures: PublishedFigures, model: str, gpu: str, programme: GridProgramme, ratio: float
-) -> list[Fact]:
+def _row_facts(figures: PublishedFigures, model: str, gpu: str, programme: GridProgramme, ratio: float) -> list[Fact]:
     row = f"{model}/{gpu}"
     used = tuple(
         r.label
@@ -161,9 +151,7 @@ def _row_facts(
         return Fact(f"{row}: {name}", f"{row}: {text}", *bounds, unit, assumed, METHOD, used)
 
     if not programme.feasible:
-        return [
-            fact("no grid", (np.nan, np.nan), "", f"no grid of {programme.cells} cells prints these figures.")
-        ]
+        return [fact("no grid", (np.nan, np.nan), "", f"no grid of {programme.cells} cells prints these figures.")]
     inverse, share = programme.mean(programme.inverse()), programme.mean(programme.share())
     level = programme.ratio(programme.share(), programme.inverse())
     facts = [
@@ -196,15 +184,13 @@ def _row_facts(
                 f"mean signed {error.name} error",
                 (100 * signed[0], 100 * signed[1]),
                 "points",
-                f"the mean signed {error.name} error is {100 * signed[0]:+.1f} to {100 * signed[1]:+.1f} "
-                f"points.",
+                f"the mean signed {error.name} error is {100 * signed[0]:+.1f} to {100 * signed[1]:+.1f} points.",
             ),
             fact(
                 f"cells over-predicted, {error.name}",
                 count,
                 "cells",
-                f"{round(count[0])} to {round(count[1])} of {programme.cells} cells are over-predicted "
-                f"({error.name}).",
+                f"{round(count[0])} to {round(count[1])} of {programme.cells} cells are over-predicted ({error.name}).",
             ),
         ]
     return facts
@@ -238,8 +224,7 @@ def _self_floor_facts(figures: PublishedFigures, programme: GridProgramme, ratio
             "cells",
             (
                 *free,
-                f"steps between {programme.steps_ms[0]:.3g} and {programme.steps_ms[1]:.3g} ms (ratio "
-                f"{ratio:g})",
+                f"steps between {programme.steps_ms[0]:.3g} and {programme.steps_ms[1]:.3g} ms (ratio {ratio:g})",
             ),
             METHOD,
             used,
@@ -372,11 +357,7 @@ def _anchor_facts(figures: PublishedFigures, facts: Mapping[str, Fact], cells: i
 def _pooled_facts(figures: PublishedFigures) -> list[Fact]:
     facts = []
     for pooled in (r for r in figures if (r.gpu, r.quantity) == ("pooled", "residual_mape")):
-        rows = [
-            r
-            for r in figures
-            if (r.model, r.quantity) == (pooled.model, "residual_mape") and r.gpu != "pooled"
-        ]
+        rows = [r for r in figures if (r.model, r.quantity) == (pooled.model, "residual_mape") and r.gpu != "pooled"]
         low, high = (float(np.mean(ends)) for ends in zip(*(r.interval for r in rows), strict=True))
         agrees = low <= pooled.interval[1] and pooled.interval[0] <= high
         median = float(np.median([r.value for r in rows]))
@@ -406,9 +387,7 @@ def _moe_facts(figures: PublishedFigures) -> list[Fact]:
     agrees = implied[0] <= error.interval[1] and error.interval[0] <= implied[1]
     compute = p_low - floor.interval[1], p_high - floor.interval[0]
     cell = float(predicted.batch or 16), float(predicted.context or 8192)
-    floors = {
-        e: float(bytes_floor_ms(MOE, H100, *cell, experts=e)) for e in ("active", "distinct", "balanced")
-    }
+    floors = {e: float(bytes_floor_ms(MOE, H100, *cell, experts=e)) for e in ("active", "distinct", "balanced")}
     verdict = {
         e: f"would need {100 * v / compute[1]:.1f} to {100 * v / compute[0]:.1f} % of peak on every byte"
         if v <= compute[1]
@@ -431,8 +410,7 @@ def _moe_facts(figures: PublishedFigures) -> list[Fact]:
         ),
         Fact(
             f"{MOE}/{H100}: T of {where}",
-            f"{MOE}/{H100}: T_gpu at {where} is {compute[0]:.1f} to {compute[1]:.1f} ms. Experts "
-            f"streamed: {listing}.",
+            f"{MOE}/{H100}: T_gpu at {where} is {compute[0]:.1f} to {compute[1]:.1f} ms. Experts streamed: {listing}.",
             *compute,
             "ms",
             (ROUNDING, "predicted = T_gpu + self-floor"),
@@ -442,9 +420,7 @@ def _moe_facts(figures: PublishedFigures) -> list[Fact]:
     ]
 
 
-SPANS = tuple((batch, 512, 8192) for batch in (1, 4, 8)) + tuple(
-    (16, s, 8192) for s in (128, 512, 1024, 2048)
-)
+SPANS = tuple((batch, 512, 8192) for batch in (1, 4, 8)) + tuple((16, s, 8192) for s in (128, 512, 1024, 2048))
 """Where the long-context rise may have been measured: (batch, shortest context, longest context)."""
 
 
@@ -463,11 +439,7 @@ def _rise_facts(figures: PublishedFigures) -> list[Fact]:
         ]
         implied = [need[m] / end for m, r in rises.items() for end in r.interval]
         excluded = [m for m, r in rises.items() if need[m] > r.interval[1]]
-        verdict = (
-            f"; below what the bytes need at peak: {', '.join(excluded)}"
-            if excluded
-            else "; none is impossible"
-        )
+        verdict = f"; below what the bytes need at peak: {', '.join(excluded)}" if excluded else "; none is impossible"
         facts.append(
             Fact(
                 f"rise at batch {batch} from {start} to {stop}",

@@ -59,9 +59,9 @@ class Effort:
     """
 
     probes: int = 16
-    chains: int = 64
+    chains: int = 48
     warmup: int = 300
-    draws: int = 200
+    draws: int = 150
     leapfrogs: int = 5
 
 
@@ -158,7 +158,7 @@ def sample_part(
     return Part(inversion, chains.draws, arrived, 0.0, "", float(chains.acceptance.mean()), rhat, ess)
 
 
-WIDENINGS = (16.0, 8.0, 4.0, 2.0, 1.0)
+WIDENINGS = (16.0, 4.0, 1.0)
 
 
 def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> tuple[Array, Array]:
@@ -181,12 +181,13 @@ def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> t
     misfit = np.full(number, np.inf)
     for step, width in enumerate(WIDENINGS):
         wide = inversion.widened(width)
-        q, misfit = project(wide, q, seed=seeds[2 + 2 * step])
+        q, misfit = project(wide, q, seed=seeds[2 + 2 * step], enough=0.25)
         good = (misfit < TOLERANCE) & wide.allowed(q)
         if not good.any():
             continue
         q[~good] = q[copies.choice(np.flatnonzero(good), size=int((~good).sum()))]
-        q = sample(wide, q, draws=1, warmup=15, leapfrogs=6, seed=seeds[3 + 2 * step]).draws[:, -1]
+        if width > 1.0:
+            q = sample(wide, q, draws=1, warmup=9, leapfrogs=3, seed=seeds[3 + 2 * step]).draws[:, -1]
     return q, np.where((misfit < TOLERANCE) & ~good, np.inf, misfit)
 
 

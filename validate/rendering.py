@@ -8,12 +8,13 @@ import base64
 import io
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validate import document
 from validate.blocks import Block, Cell, Fold, Image, Items, Section, Table, Text, Verdict
+from validate.files import json_ready
 from validate.formatting import Record
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def html(data: Record, figures: "Mapping[str, Figure]") -> str:
         lstrip_blocks=True,
     )
     images = {key: base64.b64encode(image(figure)).decode() for key, figure in figures.items()}
+    data = _plain(data)
     status, sentences = document.banner(data)
     return environment.get_template("report.html.j2").render(
         study=data["study"],
@@ -59,6 +61,11 @@ def html(data: Record, figures: "Mapping[str, Figure]") -> str:
         images=images,
         tones=TONES,
     )
+
+
+def _plain(data: object) -> Any:
+    """The content as report.json holds it: NaN is None, arrays and tuples are lists."""
+    return json_ready(data)
 
 
 def image(figure: "Figure", format: str = "png") -> bytes:
@@ -94,6 +101,7 @@ def markdown(data: Record, figures: Collection[str], folder: str = "figures") ->
     folder : str
         Where the figures lie, relative to the Markdown file.
     """
+    data = _plain(data)
     status, sentences = document.banner(data)
     parts = [
         f"# rooffloor report: {_escaped(data['study']['name'])}",
@@ -154,6 +162,7 @@ MOST_LINES, WIDTH = 40, 110
 
 def text(data: Record) -> str:
     """The report in at most 40 lines for a terminal: label, verdicts, the two-number table."""
+    data = _plain(data)
     status, sentences = document.banner(data)
     found = document.verdicts(data["hypotheses"])
     head = [f"{data['study']['name']}: data {status}"]
@@ -161,21 +170,27 @@ def text(data: Record) -> str:
     width = max((len(name) for name in found), default=0)
     verdicts = [f"  {name:{width}}  {'  '.join(cell.lines)}" for name, cell in found.items()]
     head += ["", f"Verdicts (margins {data['study']['margins']['label']})", *_few(verdicts, 12)]
-    table = _table_lines(data["table"])
-    if table:
-        head += ["", "Expected MAPE of the grid, percent, with 90 % intervals"]
-    return "\n".join([*head, *_few(table, MOST_LINES - len(head))]) + "\n"
+    if data["table"]:
+        heading, *table = table_text(data["table"]).splitlines()
+        head += ["", heading, *_few(table, MOST_LINES - len(head) - 2)]
+    return "\n".join(head) + "\n"
 
 
-def _table_lines(rows: list[Record]) -> list[str]:
-    if not rows:
-        return []
+def table_text(rows: Sequence[Record]) -> str:
+    """The two-number table as text: published figures beside expected MAPEs with 90 % intervals.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        `table` of report.json.
+    """
     heads = ("model", "GPU", "published raw / residual", "raw", "residual")
-    cells = [heads, *(document.table_line(r) for r in rows)]
+    cells = [heads, *(document.table_line(r) for r in _plain(rows))]
     if not any(line[2] for line in cells[1:]):
         cells = [(*line[:2], *line[3:]) for line in cells]
     widths = [max(len(line[k]) for line in cells) for k in range(len(cells[0]))]
-    return ["  " + "  ".join(f"{c:{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines = ["  " + "  ".join(f"{c:{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join(["Expected MAPE of the grid, percent, with 90 % intervals", *lines]) + "\n"
 
 
 def _few(lines: list[str], most: int) -> list[str]:

@@ -39,9 +39,7 @@ def number_column(
 SCHEMA = pa.DataFrameSchema(
     {
         "batch": number_column("a whole number of sequences, at least 1", 1, whole=True, required=True),
-        "context": number_column(
-            "tokens in the cache before the step, a number of at least 0", 0, required=True
-        ),
+        "context": number_column("tokens in the cache before the step, a number of at least 0", 0, required=True),
         "step_ms": number_column(
             f"milliseconds from {SHORTEST_MS:g} to {LONGEST_MS:g} (seconds? microseconds?)",
             SHORTEST_MS,
@@ -97,9 +95,7 @@ def numbers(table: Table, rows: pd.Index, columns: Mapping[str, pa.Column]) -> p
         table.fail(int(first["index"]), first["column"], present[first["column"]].description)
 
 
-def choose(
-    table: Table, rows: pd.Index, column: str, wanted: str | None, option: str
-) -> tuple[NDArray[np.bool_], str]:
+def choose(table: Table, rows: pd.Index, column: str, wanted: str | None, option: str) -> tuple[NDArray[np.bool_], str]:
     """Which of `rows` have the wanted value of `column`, and that value as the file spells it.
 
     `option` is what the command line calls the choice.

@@ -145,8 +145,7 @@ def _hull_misfit(t_low: Floats, t_high: Floats, errors: tuple[Error, ...], steps
         spans = [(t_low + e.offset_ms[0], t_high + e.offset_ms[1]) for e in (raw, error)]
         kinks = [v for lo, hi in spans for v in (lo, hi, (lo + hi) / 2)]
         w = np.stack(
-            [np.full_like(t_low, end) for end in ends]
-            + [np.clip(1 / np.maximum(v, 1e-9), *ends) for v in kinks],
+            [np.full_like(t_low, end) for end in ends] + [np.clip(1 / np.maximum(v, 1e-9), *ends) for v in kinks],
             axis=-1,
         )
         least, most = [], []

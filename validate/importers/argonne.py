@@ -42,9 +42,7 @@ THROUGHPUT_TOLERANCE = 0.02
 
 COLUMNS = {
     "Num of Hardware": number_column("a whole number of GPUs, at least 1", 1, whole=True, required=True),
-    "Input Output Length": number_column(
-        "a whole number of tokens, at least 1", 1, whole=True, required=True
-    ),
+    "Input Output Length": number_column("a whole number of tokens, at least 1", 1, whole=True, required=True),
     "Batch Size": number_column("a whole number of sequences, at least 1", 1, whole=True, required=True),
     "Latency": number_column("seconds above 0", 1e-6, required=True),
     "Throughput": number_column("tokens per second, at least 0", 0, required=True),
@@ -71,9 +69,7 @@ class Mfu:
     source: str
 
 
-def select(
-    table: csvfile.Table, names: Names, stack: str | None, mode: str | None, folder: Path | None
-) -> Selected:
+def select(table: csvfile.Table, names: Names, stack: str | None, mode: str | None, folder: Path | None) -> Selected:
     """The single-GPU rows of one stack as decode steps.
 
     Parameters
@@ -91,9 +87,7 @@ def select(
     """
     table.require((*NAMES, *COLUMNS))
     if mode not in (None, "unknown"):
-        raise InputError(
-            f"{table.name}: mode {mode!r} cannot be chosen: the file does not say it ('unknown')"
-        )
+        raise InputError(f"{table.name}: mode {mode!r} cannot be chosen: the file does not say it ('unknown')")
     everything = table.frame.index
     of_stack, stack = choose(table, everything, "Framework", stack, "stack")
     cards = numbers(table, everything, {"Num of Hardware": COLUMNS["Num of Hardware"]})["Num of Hardware"]
@@ -204,9 +198,7 @@ def ttft_file(folder: Path) -> Path | None:
     return next((file for name in TTFT_FILES if (file := folder / name).is_file()), None)
 
 
-def _calibrate(
-    folder: Path | None, stack: str, gpus: list[str], names: Names
-) -> tuple[dict[str, Mfu], list[str]]:
+def _calibrate(folder: Path | None, stack: str, gpus: list[str], names: Names) -> tuple[dict[str, Mfu], list[str]]:
     """MFU of every GPU, and what has to be said about it."""
     file = None if folder is None else ttft_file(folder)
     seen = {} if file is None else _measured_mfu(file, stack, names)
@@ -215,9 +207,7 @@ def _calibrate(
         logs = np.log(seen.get(gpu, []))
         if not len(logs):
             calibration[gpu] = Mfu(DEFAULT_MFU, DEFAULT_LOG_SD, np.nan, "default")
-            where = (
-                "no table of times to first token lies beside the file" if file is None else "it has no rows"
-            )
+            where = "no table of times to first token lies beside the file" if file is None else "it has no rows"
             warnings.append(
                 f"prefill MFU of {stack} on {gpu} is the default {DEFAULT_MFU} with log sd {DEFAULT_LOG_SD} "
                 f"({where}; expected {TTFT_FILES[0]})"
@@ -242,8 +232,6 @@ def _measured_mfu(file: Path, stack: str, names: Names) -> dict[str, list[float]
     for cell in single.to_dict("records"):
         gpu, model = GPUS.get(cell["Hardware"].casefold()), _known(cell["Model"], names)
         if gpu and model:
-            at_peak = prefill_ms(
-                names.shapes(model), names.gpu(gpu), cell["Batch Size"], cell["Input Length"], mfu=1.0
-            )
+            at_peak = prefill_ms(names.shapes(model), names.gpu(gpu), cell["Batch Size"], cell["Input Length"], mfu=1.0)
             found.setdefault(gpu, []).append(float(at_peak) / (1e3 * cell["Latency"]))
     return found

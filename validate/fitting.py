@@ -1,0 +1,626 @@
+"""From a study to `Draws`: which models are fitted to which cells, and what is kept of them.
+
+An imputed study: the Bayesian model is fitted to every imputed grid with that grid's own T_gpu ("study" constants),
+and the posteriors are mixed by weight. They are cached beside the grids; a report recomputes some as a check. A
+measured study: constants joint (all cells) and cut (anchor's cells alone), under the roof's plain structure and with
+the query-head limb.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.cells import Cells
+from models.floors import FloorStructure
+from models.kernels import GROUPS, KERNELS, Work, stack_work
+from models.roofline import Efficiency, combine, work_ms
+from validate.draws import IMPUTED, MEASURED, Draws
+from validate.errors import GateError, InputError
+from validate.reconstruction import Reconstruction
+from validate.reconstruction import load as load_reconstruction
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from models.sampling import Compiled, Fit
+    from validate.measurements import Measurements
+    from validate.study import Study
+
+type Array = NDArray[np.float64]
+
+CACHE = "imputed_posteriors.npz"
+PER_MODEL = FloorStructure("gpu, model")
+PER_CLASS = FloorStructure("gpu, class")
+KEEP = 40
+"""Draws kept of each imputation's posterior."""
+RECOMPUTED = 20
+"""Imputations that a report refits as a check of the cache."""
+MAX_FAILED = 0.02
+"""Share of imputations whose fit may fail its gate; they are listed and left out."""
+FIT = {"draws": 800, "tune": 800, "chains": 4}
+BATCHES = 50
+"""Consecutive batches of a measured posterior that serve as units of the Monte Carlo error."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Everything that a report is made from.
+
+    Attributes
+    ----------
+    study : Study
+    draws : Draws
+        Of the primary treatment.
+    variants : mapping of name to Draws
+        Other treatments of the same data.
+    without_flagged : Draws or None
+        The primary treatment refitted without flagged (model, GPU) grids, where there are any.
+    measurements : Measurements or None
+    reconstruction : Reconstruction or None
+    fits : list of dict
+        One row of diagnostics per fit, or one for all imputations.
+    constants : mapping of variant name ("primary" too) to {constant: {gpu or "all GPUs": draws}}
+    recomputed : dict or None
+        How refitted imputations compare with their cached posteriors.
+    datatree : xarray.DataTree
+        What posterior.nc holds.
+    structure, treatment : str
+        Of the primary treatment, in words.
+    """
+
+    study: "Study"
+    draws: Draws
+    variants: Mapping[str, Draws]
+    without_flagged: Draws | None
+    measurements: "Measurements | None"
+    reconstruction: Reconstruction | None
+    fits: Sequence[dict[str, Any]]
+    constants: Mapping[str, Mapping[str, Mapping[str, Array]]]
+    recomputed: dict[str, Any] | None
+    datatree: "xr.DataTree"
+    structure: str
+    treatment: str
+    warnings: Sequence[str] = field(default_factory=tuple)
+
+
+def gather(
+    study: "Study", *, seed: int | None = None, refit: bool = False, quiet: bool = True, primary_only: bool = False
+) -> Evidence:
+    """Fit (or read from the cache) what a study needs.
+
+    Parameters
+    ----------
+    refit : bool
+        Fit every imputation anew instead of reading cached posteriors.
+    primary_only : bool
+        Leave the side-by-side treatments and the check of the cache out.
+
+    Raises
+    ------
+    GateError
+        A fit failed its gate, or too many imputations did.
+    InputError
+        The study's data cannot be used.
+    """
+    from models.sampling import GateFailure
+
+    seed = study.seed if seed is None else seed
+    try:
+        if study.data.format == "published":
+            return _imputed(study, seed, refit, quiet, primary_only)
+        return _measured(study, seed, quiet, primary_only)
+    except GateFailure as error:
+        raise GateError(str(error)) from error
+
+
+def parts_of(work: Work, efficiency: Efficiency, gpu_ms: Array) -> tuple[dict[str, Array], Array]:
+    """T_gpu by what the kernels read, and the dispatch term, each (draw, cell), ms.
+
+    Launch latencies count among the others; where T_gpu strays from the roof (free T per cell), its parts do alike.
+    """
+    kernels = combine(work, replace(efficiency, latency_ms=0.0))
+    stray = gpu_ms / work_ms(work, efficiency)
+
+    def share(names: Sequence[str]) -> Array:
+        return np.asarray(kernels[..., [KERNELS.index(k) for k in names]].sum(-1) * stray)
+
+    parts = {"weights": share(GROUPS["weights"]), "kv": share(GROUPS["kv"])}
+    dispatch = np.where(work.flops[..., KERNELS.index("router")] > 0, share(("router", "dispatch")), 0.0)
+    return parts | {"other": gpu_ms - parts["weights"] - parts["kv"]}, dispatch
+
+
+# ---- imputed studies ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Imputed:
+    """The imputed grids as arrays: y, T and constants (imputation, cell); labels and weights (imputation,)."""
+
+    cells: Cells
+    y: Array
+    T: Array
+    batch: Array
+    context: Array
+    constants: dict[str, Array]
+    weight: Array
+    roof: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, frame: "pd.DataFrame") -> "_Imputed":
+        count = frame["imputation"].nunique()
+        first = frame[frame["imputation"] == frame["imputation"].iloc[0]]
+        cells = Cells.from_columns(
+            list(first["model"]), list(first["gpu"]), first["batch"], first["context"], first["step_ms"]
+        )
+
+        def column(name: str) -> Array:
+            return frame[name].to_numpy(dtype=float).reshape(count, len(cells))
+
+        heads = frame.drop_duplicates("imputation")
+        names = ("eta_bw", "eta_fa", "l_half", "latency_ms")
+        return cls(
+            cells,
+            column("step_ms"),
+            column("gpu_ms"),
+            column("batch"),
+            column("context"),
+            {n: column(n) for n in names},
+            heads["weight"].to_numpy(dtype=float),
+            heads["roof"].to_numpy(dtype=str),
+        )
+
+
+def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: bool) -> Evidence:
+    folder = study.data.path.parent
+    result = load_reconstruction(folder)
+    grids = _Imputed.of(result.cells)
+    classes = {m: study.class_of(m) for m in grids.cells.models}
+    key = _cache_key(folder, classes)
+    stored = None if refit else _read_cache(folder / CACHE, key)
+    notes = []
+    compiled = None
+    if stored is None:
+        if not refit:
+            notes.append("No cached posteriors match the imputed grids: every imputation was fitted anew.")
+        compiled = _compile(grids, classes, PER_MODEL)
+        per_class = _compile(grids, classes, PER_CLASS)
+        stored = _fit_all(compiled, per_class, grids, quiet) | {"key": np.array(key)}
+    failed = np.flatnonzero(~stored["passed"])
+    if len(failed) > MAX_FAILED * len(grids.weight):
+        raise GateError(f"{len(failed)} of {len(grids.weight)} fits to imputed grids failed their gate")
+    recomputed = None
+    if not primary_only and compiled is None:
+        recomputed = _recompute(_compile(grids, classes, PER_MODEL), grids, stored, seed, quiet)
+    good = np.flatnonzero(stored["passed"])
+    main = good[grids.weight[good] > 0]
+    draws = _imputed_draws(study, grids, classes, stored, main)
+    sensitivity = good[grids.weight[good] == 0]
+    variants = {}
+    if len(sensitivity) and not primary_only:
+        name = f"sensitivity: {grids.roof[sensitivity[0]]}"
+        variants[name] = _imputed_draws(study, grids, classes, stored, sensitivity)
+    gpus = grids.cells.gpus
+    constants = {
+        "primary": {
+            name: {g: np.repeat(values[main][:, np.flatnonzero(grids.cells.gpu == g)[0]], KEEP) for g in gpus}
+            for name, values in grids.constants.items()
+        }
+    }
+    row = {
+        "name": f"{len(grids.weight)} imputed grids, floor per (GPU, model) and per (GPU, class)",
+        "passed": not len(failed),
+        "failed": failed.tolist(),
+        "rhat": float(stored["rhat"][good].max()),
+        "ess_bulk": float(stored["ess"][good].min()),
+        "ess_tail": float(stored["ess"][good].min()),
+        "divergences": int(stored["divergences"][good].sum()),
+        "ebfmi": float(stored["ebfmi"][good].min()),
+        "attempts": int(stored["attempts"].max()),
+    }
+    return Evidence(
+        study,
+        draws,
+        variants,
+        None,
+        None,
+        result,
+        [row],
+        constants,
+        recomputed,
+        _imputed_tree(draws),
+        "three constants and a launch latency per GPU; floors added, signed",
+        "the study's own, latent in each imputation",
+        tuple(notes),
+    )
+
+
+def _cache_key(folder: Path, classes: Mapping[str, str]) -> str:
+    from models.bayes import DEFAULT_PRIORS
+    from validate.reconstruction import TABLE
+
+    content = (folder / TABLE).read_bytes()
+    settings = repr((sorted(classes.items()), DEFAULT_PRIORS, FIT, KEEP))
+    return hashlib.sha256(content + settings.encode()).hexdigest()
+
+
+def _read_cache(path: Path, key: str) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as stored:
+        if str(stored["key"]) != key:
+            return None
+        return {name: stored[name] for name in stored.files}
+
+
+def build_cache(study: "Study", *, quiet: bool = True) -> Path:
+    """Fit every imputed grid of a published study and store the posteriors beside the grids."""
+    folder = study.data.path.parent
+    grids = _Imputed.of(load_reconstruction(folder).cells)
+    classes = {m: study.class_of(m) for m in grids.cells.models}
+    stored = _fit_all(_compile(grids, classes, PER_MODEL), _compile(grids, classes, PER_CLASS), grids, quiet)
+    partial = folder / f".{CACHE}"
+    with partial.open("wb") as file:
+        np.savez_compressed(file, key=np.array(_cache_key(folder, classes)), **stored)
+    partial.replace(folder / CACHE)
+    return folder / CACHE
+
+
+def _compile(grids: _Imputed, classes: Mapping[str, str], structure: FloorStructure) -> "Compiled":
+    from models.bayes import build_model
+    from models.sampling import compile_model
+
+    return compile_model(build_model(grids.cells, None, classes, structure, "fixed", gpu_ms=grids.T[0]))
+
+
+def _fit_some(compiled: "Compiled", grids: _Imputed, which: Sequence[int], first_seed: int, quiet: bool) -> list[Any]:
+    from models.sampling import fit_many
+
+    data = [{"measured_ms": grids.y[i], "gpu_ms": grids.T[i]} for i in which]
+    seeds = [first_seed + int(i) for i in which]
+    return fit_many(compiled, data, seeds, keep=KEEP, progress=not quiet, **FIT)
+
+
+def _fit_all(per_model: "Compiled", per_class: "Compiled", grids: _Imputed, quiet: bool) -> dict[str, Any]:
+    everything = range(len(grids.weight))
+    by_model = _fit_some(per_model, grids, everything, 1_000, quiet)
+    by_class = _fit_some(per_class, grids, everything, 101_000, quiet)
+
+    def stack(fits: Sequence[Any], name: str) -> NDArray[np.float32]:
+        return np.stack([f.draws[name] for f in fits]).astype(np.float32)
+
+    last = [(m.attempts[-1].diagnostics, c.attempts[-1].diagnostics) for m, c in zip(by_model, by_class, strict=True)]
+    return {
+        "gpus": np.array(per_model.coords["gpu"], dtype=str),
+        "models": np.array(per_model.coords["model"], dtype=str),
+        "classes": np.array(per_class.coords["class"], dtype=str),
+        "floor_model": stack(by_model, "floor_ms"),
+        "floor_class": stack(by_class, "floor_ms"),
+        "noise_relative": stack(by_model, "noise_relative"),
+        "noise_ms": stack(by_model, "noise_ms"),
+        "passed": np.array([m.passed and c.passed for m, c in zip(by_model, by_class, strict=True)]),
+        "rhat": np.array([max(m.rhat, c.rhat) for m, c in last]),
+        "ess": np.array([min(m.ess_bulk, m.ess_tail, c.ess_bulk, c.ess_tail) for m, c in last]),
+        "divergences": np.array([m.divergences + c.divergences for m, c in last]),
+        "ebfmi": np.array([min(m.ebfmi, c.ebfmi) for m, c in last]),
+        "attempts": np.array([max(len(m.attempts), len(c.attempts)) for m, c in zip(by_model, by_class, strict=True)]),
+    }
+
+
+def _recompute(
+    compiled: "Compiled", grids: _Imputed, stored: Mapping[str, Any], seed: int, quiet: bool
+) -> dict[str, Any]:
+    """Refit some imputations and compare the posterior means of all floors with the cached ones, in MCSE."""
+    rng = np.random.default_rng(seed)
+    which = np.sort(rng.choice(len(grids.weight), size=min(RECOMPUTED, len(grids.weight)), replace=False))
+    fits = _fit_some(compiled, grids, which.tolist(), 1_000_000 + 1_000 * (seed % 1_000_000), quiet)
+    fresh = np.stack([f.draws["floor_ms"] for f in fits])
+    cached = stored["floor_model"][which].astype(float)
+    error = np.sqrt((fresh.var(1) + cached.var(1)) / KEEP)
+    z = np.abs(fresh.mean(1) - cached.mean(1)) / np.maximum(error, 1e-9)
+    return {
+        "imputations": which.tolist(),
+        "passed": bool(all(f.passed for f in fits)),
+        "floors_compared": int(z.size),
+        "share_within_2_mcse": float((z <= 2).mean()),
+        "largest_z": float(z.max()),
+    }
+
+
+def _imputed_draws(
+    study: "Study", grids: _Imputed, classes: Mapping[str, str], stored: Mapping[str, Any], which: NDArray[np.int64]
+) -> Draws:
+    cells, keep = grids.cells, stored["floor_model"].shape[1]
+    experts = study.efficiency.experts
+    parts_list: list[dict[str, Array]] = []
+    dispatch_list: list[Array] = []
+    works: dict[tuple[float, ...], Work] = {}
+    for i in which:  # two grids of axes at most: their work is counted once
+        axes = tuple(grids.context[i, :15])
+        if axes not in works:
+            moved = replace(cells, batch=grids.batch[i], context=grids.context[i])
+            works[axes] = stack_work(moved, experts=experts)
+        efficiency = Efficiency(**{n: v[[i]] for n, v in grids.constants.items()})
+        parts, dispatch = parts_of(works[axes], efficiency, grids.T[[i]])
+        parts_list.append(parts)
+        dispatch_list.append(dispatch)
+
+    def spread(values: Array) -> Array:
+        return np.repeat(values, keep, axis=0)
+
+    def flat(values: Array) -> Array:
+        return values.reshape(-1, *values.shape[2:]).astype(float)
+
+    models, gpus = stored["models"].tolist(), stored["gpus"].tolist()
+    model_code = np.array([models.index(m) for m in cells.model])
+    gpu_code = np.array([gpus.index(g) for g in cells.gpu])
+    floors = flat(stored["floor_model"][which])
+    anchor = models.index(study.anchor)
+    T = spread(grids.T[which])
+    own = floors[:, gpu_code, model_code]
+    relative = flat(stored["noise_relative"][which])[:, [cells.models.index(m) for m in cells.model]]
+    noise = np.sqrt(flat(stored["noise_ms"][which])[:, None] ** 2 + (relative * (T + own)) ** 2)
+    klass = stored["classes"].tolist()
+    by_class = flat(stored["floor_class"][which])
+    weight = np.repeat(grids.weight[which] / keep, keep)
+    if not weight.sum():
+        weight = np.full(len(weight), 1.0)
+    measured = {(g, classes[m]) for g, m in zip(cells.gpu, cells.model, strict=True)}
+    return Draws(
+        cells,
+        IMPUTED,
+        study.anchor,
+        classes,
+        spread(grids.batch[which]),
+        spread(grids.context[which]),
+        spread(grids.y[which]),
+        T,
+        {k: spread(np.concatenate([p[k] for p in parts_list])) for k in parts_list[0]},
+        spread(np.concatenate(dispatch_list)),
+        own,
+        {(g, c): by_class[:, gpus.index(g), klass.index(c)] for g in gpus for c in klass if (g, c) in measured},
+        floors[:, gpu_code, anchor],
+        noise,
+        np.repeat(which, keep),
+        weight / weight.sum(),
+    )
+
+
+def _imputed_tree(draws: Draws) -> "xr.DataTree":
+    """posterior.nc of an imputed study: floors of the mixture, resampled to equal weights."""
+    import xarray as xr
+
+    count = 4_000
+    position = (np.arange(count) + 0.5) / count
+    rows = np.searchsorted(np.cumsum(draws.weight), position).clip(0, len(draws.weight) - 1)
+    pairs = [(m, g, np.flatnonzero(mask)[0]) for m, g, mask in draws.pairs()]
+    names = [f"{g} | {m}" for m, g, _ in pairs]
+    at = [cell for _, _, cell in pairs]
+    classes = list(draws.class_floor_ms)
+    posterior = xr.Dataset(
+        {
+            "floor_ms": (("chain", "draw", "pair"), draws.floor_ms[rows][:, at][None]),
+            "class_floor_ms": (
+                ("chain", "draw", "class_pair"),
+                np.stack([draws.class_floor_ms[c][rows] for c in classes], -1)[None],
+            ),
+            "mean_gpu_ms": (
+                ("chain", "draw", "pair"),
+                np.stack([draws.gpu_ms[rows][:, mask].mean(-1) for _, _, mask in draws.pairs()], -1)[None],
+            ),
+        },
+        coords={
+            "chain": [0],
+            "draw": np.arange(count),
+            "pair": names,
+            "class_pair": [f"{g} | {c}" for g, c in classes],
+            "imputation": ("draw", draws.unit[rows]),
+        },
+        attrs={"label": draws.label},
+    )
+    return xr.DataTree.from_dict({"posterior": posterior})
+
+
+# ---- measured studies -----------------------------------------------------------------------------------------
+
+
+def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evidence:
+    measurements = study.measurements()
+    cells = measurements.cells()
+    if study.anchor not in cells.models:
+        raise InputError(
+            f"{study.data.path.name}: the anchor {study.anchor!r} has no usable cells; "
+            f"models there: {', '.join(cells.models)}"
+        )
+    fitted = _Measured(study, measurements, seed, quiet)
+    query = study.efficiency.preset == "query heads"
+    treatment = "cut" if study.efficiency.treatment == "study" else study.efficiency.treatment
+    fits: list[dict[str, Any]] = []
+    constants: dict[str, Mapping[str, Mapping[str, Array]]] = {}
+    name = _variant(query, treatment)
+    draws, found, constants["primary"], tree = fitted.fit(query, treatment)
+    fits += found
+    variants = {}
+    if not primary_only:
+        for other_query in (query, not query):
+            for other in ("cut", "joint"):
+                if (other_query, other) != (query, treatment):
+                    label = _variant(other_query, other)
+                    variants[label], found, constants[label], _ = fitted.fit(other_query, other)
+                    fits += found
+    kept = None
+    if measurements.flagged_grids and not primary_only:
+        kept, found, _, _ = _Measured(study, measurements.without_flagged(), seed, quiet).fit(query, treatment)
+        fits += [row | {"name": f"{row['name']}, without flagged grids"} for row in found]
+    return Evidence(
+        study,
+        draws,
+        variants,
+        kept,
+        measurements,
+        None,
+        fits,
+        constants,
+        None,
+        tree,
+        name.split(",")[0],
+        "cut: constants from the anchor's cells alone" if treatment == "cut" else "joint: constants from all cells",
+        tuple(str(w) for w in measurements.provenance.get("warnings", ())),
+    )
+
+
+def _variant(query: bool, treatment: str) -> str:
+    return f"{'query-head limb' if query else 'plain roof'}, {treatment}"
+
+
+class _Measured:
+    """Fits of one measured data set."""
+
+    def __init__(self, study: "Study", measurements: "Measurements", seed: int, quiet: bool):
+        self.study, self.seed, self.quiet = study, seed, quiet
+        self.cells = measurements.cells()
+        self.classes = {m: study.class_of(m) for m in self.cells.models}
+        self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
+
+    def fit(
+        self, query: bool, treatment: str
+    ) -> tuple[Draws, list[dict[str, Any]], dict[str, dict[str, Array]], "xr.DataTree"]:
+        """Draws, diagnostics, constants and posterior of one treatment."""
+        per_class, class_row = self._joint(query, PER_CLASS)
+        class_floors = _class_floors(per_class.posterior, self.cells, self.classes)
+        if treatment == "joint":
+            fit, row = self._joint(query, PER_MODEL)
+            posterior = {str(n): _pool(fit.posterior[n]) for n in fit.posterior.data_vars}
+            gpus, models = (fit.posterior[d].to_numpy().tolist() for d in ("gpu", "model"))
+            return (
+                self._draws(posterior, gpus, models, class_floors, None),
+                [row, class_row],
+                self._constants(posterior),
+                fit.datatree,
+            )
+        return self._cut(query, class_floors, class_row)
+
+    def _joint(self, query: bool, structure: FloorStructure) -> tuple["Fit", dict[str, Any]]:
+        from models.bayes import build_model
+        from models.sampling import compile_model, fit_gated
+
+        model = build_model(self.cells, self.work, self.classes, structure, "free", query_heads=query)
+        fit = fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
+        return fit, _fit_row(f"{_variant(query, 'joint')}, {structure}", fit)
+
+    def _cut(
+        self, query: bool, class_floors: Mapping[tuple[str, str], Array], class_row: dict[str, Any]
+    ) -> tuple[Draws, list[dict[str, Any]], dict[str, dict[str, Array]], "xr.DataTree"]:
+        from models.bayes import cut_models
+        from models.sampling import compile_model, cut, fit_gated
+
+        stages = cut_models(self.cells, self.work, self.classes, PER_MODEL, self.study.anchor, query_heads=query)
+        upstream = fit_gated(compile_model(stages.upstream), seed=self.seed, progress=not self.quiet)
+        result = cut(
+            upstream.posterior,
+            compile_model(stages.downstream),
+            stages.data_of,
+            seed=self.seed,
+            progress=not self.quiet,
+        )
+        found = result.posterior
+        posterior = {str(n): _pool(found[n]) for n in found.data_vars}
+        gpus, models = (found[d].to_numpy().tolist() for d in ("gpu", "model"))
+        draws = self._draws(
+            posterior, gpus, models, class_floors, "anchor_", found["upstream"].to_numpy().astype(np.int64)
+        )
+        row = _fit_row(f"{_variant(query, 'cut')}, anchor's cells", upstream)
+        row |= {"downstream_fits": result.attempts, "downstream_failed": len(result.failed)}
+        return draws, [row, class_row], self._constants(posterior), result.datatree
+
+    def _draws(
+        self,
+        posterior: Mapping[str, Array],
+        gpus: Sequence[str],
+        models: Sequence[str],
+        class_floors: Mapping[tuple[str, str], Array],
+        anchor_prefix: str | None,
+        unit: NDArray[np.int64] | None = None,
+    ) -> Draws:
+        from models.bayes import efficiency_of
+
+        cells, anchor = self.cells, self.study.anchor
+        assert cells.step_ms is not None
+        efficiency = efficiency_of(posterior)
+        T = work_ms(self.work, efficiency)
+        parts, dispatch = parts_of(self.work, efficiency, T)
+        model_code = np.array([models.index(m) for m in cells.model])
+        gpu_code = np.array([gpus.index(g) for g in cells.gpu])
+        floors = posterior["floor_ms"]
+        own = floors[:, gpu_code, model_code]
+        mean = T + own
+        # Under the cut the anchor's cells have the noise of the upstream fit, the others that of the downstream fit.
+        others = [m for m in cells.models if anchor_prefix is None or m != anchor]
+        noise_of = dict(zip(others, posterior["noise_relative"].T, strict=True))
+        absolute_of = dict.fromkeys(others, posterior["noise_ms"])
+        if anchor_prefix is not None:
+            noise_of[anchor] = posterior[f"{anchor_prefix}noise_relative"][:, 0]
+            absolute_of[anchor] = posterior[f"{anchor_prefix}noise_ms"]
+        relative = np.stack([noise_of[m] for m in cells.models], -1)[:, cells.model_code]
+        absolute = np.stack([absolute_of[m] for m in cells.models], -1)[:, cells.model_code]
+        noise = np.sqrt(absolute**2 + (relative * mean) ** 2)
+        if cells.step_sd_ms is not None:
+            noise = np.sqrt(noise**2 + cells.step_sd_ms**2)
+        with_anchor = {g for g, m in zip(cells.gpu, cells.model, strict=True) if m == anchor}
+        anchor_floor = np.where(
+            np.isin(cells.gpu, list(with_anchor)), floors[:, gpu_code, models.index(anchor)], np.nan
+        )
+        count = len(T)
+        return Draws(
+            cells,
+            MEASURED,
+            anchor,
+            self.classes,
+            cells.batch[None],
+            cells.context[None],
+            cells.step_ms[None],
+            T,
+            parts,
+            dispatch,
+            own,
+            class_floors,
+            anchor_floor,
+            noise,
+            unit if unit is not None else np.arange(count) * BATCHES // count,
+            np.full(count, 1.0 / count),
+        )
+
+    def _constants(self, posterior: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
+        names = ("eta_bw", "eta_fa", "eta_tc", "l_half", "rho_q")
+        return {n: {"all GPUs": posterior[n]} for n in names if n in posterior}
+
+
+def _pool(variable: "xr.DataArray", most: int = 2_000) -> Array:
+    """All draws of a variable, chains end to end and thinned to at most `most`: (draw, ...)."""
+    from models.sampling import thin
+
+    return thin(np.asarray(variable.transpose("chain", "draw", ...).values, dtype=float), most)
+
+
+def _class_floors(posterior: "xr.Dataset", cells: Cells, classes: Mapping[str, str]) -> dict[tuple[str, str], Array]:
+    measured = dict.fromkeys((g, classes[m]) for g, m in zip(cells.gpu, cells.model, strict=True))
+    return {(g, c): _pool(posterior["floor_ms"].sel({"gpu": g, "class": c})) for g, c in measured}
+
+
+def _fit_row(name: str, fit: "Fit") -> dict[str, Any]:
+    found = fit.diagnostics
+    return {
+        "name": name,
+        "passed": fit.passed,
+        "rhat": found.rhat,
+        "ess_bulk": found.ess_bulk,
+        "ess_tail": found.ess_tail,
+        "divergences": found.divergences,
+        "ebfmi": found.ebfmi,
+        "attempts": len(fit.attempts),
+    }

@@ -1,0 +1,514 @@
+"""H1, H2, H3 as statements with posterior probabilities (DESIGN section 6, first version).
+
+H1: the GPU branch of a same-class dense family transfers under the anchor's floor. H2: so does that of a mixture of
+experts, in three parts: level (a), dispatch term (b), shape (c). H3: where a smaller dense model diverges, its floor
+is the reason and not its shape. Every function reads `Draws`; every number names its estimand; a verdict is
+"supported", "refuted", "undecided", "negligible" (a term), "untestable here" or "not tested".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp, ndtr
+from scipy.stats import ttest_1samp
+
+from models.shapes import load as load_shapes
+from validate.draws import IMPUTED, MEASURED, Draws, Estimate, expected_error
+from validate.study import Margins
+
+if TYPE_CHECKING:
+    from validate.study import Study
+
+type Array = NDArray[np.float64]
+
+SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
+NEGLIGIBLE, UNTESTABLE, NOT_TESTED = "negligible", "untestable here", "not tested"
+
+STATEMENTS = {
+    "H1": "The GPU-compute branch transfers to a same-class dense family under the anchor's floor.",
+    "H2": "The GPU-compute branch with its dispatch term transfers to a mixture of experts.",
+    "H3": "Where a smaller dense model diverges, the reason is its floor, not the shape of its GPU-compute branch.",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One hypothesis: `verdict`, sentences for people, and all numbers in `data`."""
+
+    name: str
+    verdict: str
+    sentences: tuple[str, ...]
+    data: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.verdict}"
+
+    @property
+    def summary(self) -> str:
+        """The verdict and its sentences, as text."""
+        return "\n".join([f"{self.name} {self.verdict}: {STATEMENTS[self.name]}", *self.sentences])
+
+
+def evaluate(study: "Study", name: str, *, seed: int | None = None, quiet: bool = True) -> Result:
+    """Test one hypothesis on a study's data, as `rooffloor test` does."""
+    from validate.fitting import gather
+
+    evidence = gather(study, seed=seed, quiet=quiet)
+    return TESTS[name](evidence.draws, study.margins)
+
+
+def verdict_of(probability: float, margins: Margins) -> str:
+    """Supported at `margins.probability` or more, refuted at its complement or less, else undecided."""
+    if probability >= margins.probability:
+        return SUPPORTED
+    return REFUTED if probability <= 1.0 - margins.probability else UNDECIDED
+
+
+def say(probability: float) -> str:
+    """A probability in words that claim no more digits than it has."""
+    if probability > 0.99:
+        return "above 0.99"
+    return "below 0.01" if probability < 0.01 else f"{probability:.2f}"
+
+
+# ---- pieces ---------------------------------------------------------------------------------------------------
+
+
+def level_error(draws: Draws, mask: NDArray[np.bool_], floor_ms: Array) -> Array:
+    """Expected MAPE (percent, per draw) of some cells predicted as T_gpu + a calibrated floor."""
+    predicted = draws.gpu_ms[:, mask] + floor_ms[:, mask]
+    return 100.0 * expected_error(predicted, draws.mean_ms[:, mask], draws.noise_ms[:, mask]).mean(-1)
+
+
+def slope(draws: Draws, mask: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Slope of y on T_gpu with a free offset, per draw: its mean and sd (weighted least squares, flat prior).
+
+    The sd is infinite where T_gpu does not vary over the cells.
+    """
+    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
+    w = 1.0 / draws.noise_ms[:, mask] ** 2
+    total = w.sum(-1, keepdims=True)
+    centred = T - (w * T).sum(-1, keepdims=True) / total
+    spread = (w * centred**2).sum(-1)
+    flat = spread <= 1e-12 * total[:, 0]
+    safe = np.where(flat, 1.0, spread)
+    mean = np.where(flat, 1.0, (w * centred * y).sum(-1) / safe)
+    return mean, np.where(flat, np.inf, 1.0 / np.sqrt(safe))
+
+
+def slope_summary(draws: Draws, mask: NDArray[np.bool_], margins: Margins) -> dict[str, Any]:
+    """Slope with its interval, P(slope within the ROPE) and how much T_gpu varies over the cells."""
+    mean, sd = slope(draws, mask)
+    rope = margins.slope_rope
+    inside = np.where(np.isfinite(sd), ndtr((1 + rope - mean) / sd) - ndtr((1 - rope - mean) / sd), 0.0)
+    rng = np.random.default_rng(int(mask.sum()))
+    finite = np.where(np.isfinite(sd), sd, 10.0)
+    drawn = mean + finite * rng.standard_normal(mean.shape)
+    T = draws.gpu_ms[:, mask]
+    return {
+        "slope": draws.estimate(drawn, "slope of y on T_gpu with a free offset", "1").data,
+        "slope_in_rope": draws.probability(inside, f"P(slope within 1 +- {rope:g})").data,
+        "varying_share": float(draws.weight @ ((T.max(-1) - T.min(-1)) / T.max(-1))),
+    }
+
+
+def pooled_below(means: Array, sds: Array, margin: float | Array, scale: float) -> Array:
+    """P(mean over SKUs below a margin) with a between-SKU sd ~ half-Cauchy(scale) and a flat mean.
+
+    Parameters
+    ----------
+    means, sds : arrays, shape (..., gpu)
+        Posterior mean and sd of the difference on each SKU.
+    margin : float or array that broadcasts with the leading axes
+
+    Returns
+    -------
+    array, shape (...)
+    """
+    tau = scale * np.tan(0.5 * np.pi * (np.arange(60) + 0.5) / 60)
+    variance = np.maximum(sds, 1e-6)[..., None, :] ** 2 + tau[:, None] ** 2
+    precision = (1.0 / variance).sum(-1)
+    centre = (means[..., None, :] / variance).sum(-1) / precision
+    gap = means[..., None, :] - centre[..., None]
+    log_weight = -0.5 * (np.log(variance).sum(-1) + np.log(precision) + (gap**2 / variance).sum(-1))
+    weight = np.exp(log_weight - logsumexp(log_weight, axis=-1, keepdims=True))
+    below = ndtr((np.asarray(margin)[..., None] - centre) * np.sqrt(precision))
+    return (weight * below).sum(-1)
+
+
+def by_unit(draws: Draws, values: Array) -> tuple[Array, Array, Array]:
+    """Mean and sd of values (draw, ...) within each unit of an imputation (or over all draws), and unit weights."""
+    if draws.label == MEASURED:
+        return values.mean(0)[None], values.std(0)[None], np.ones(1)
+    units = np.unique(draws.unit)
+    rows = [draws.unit == u for u in units]
+    mass = np.array([draws.weight[r].sum() for r in rows])
+    return np.stack([values[r].mean(0) for r in rows]), np.stack([values[r].std(0) for r in rows]), mass
+
+
+def _gpus(draws: Draws, model: str) -> list[tuple[str, NDArray[np.bool_]]]:
+    """GPUs on which a model and the anchor were measured, with the model's cells."""
+    return [(g, mask) for m, g, mask in draws.pairs() if m == model and draws.has_anchor(mask)]
+
+
+def _not_tested(name: str, why: str) -> Result:
+    data = {"verdict": NOT_TESTED, "statement": STATEMENTS[name], "sentences": [why]}
+    return Result(name, NOT_TESTED, (why,), data)
+
+
+# ---- H1 -------------------------------------------------------------------------------------------------------
+
+
+def h1(draws: Draws, margins: Margins) -> Result:
+    """Same-class dense transfer, per family and SKU and pooled over SKUs."""
+    own_class = draws.classes[draws.anchor]
+    names = [m for m in draws.cells.models if m != draws.anchor and draws.classes[m] == own_class]
+    families = [_family(draws, m, margins) for m in names if _gpus(draws, m)]
+    if not families:
+        return _not_tested("H1", f"No model of the anchor's class ({own_class}) was measured beside the anchor.")
+    verdicts = {f["verdict"] for f in families}
+    verdict = REFUTED if REFUTED in verdicts else UNDECIDED if UNDECIDED in verdicts else SUPPORTED
+    sentences = tuple(s for f in families for s in f["sentences"])
+    data = {
+        "verdict": verdict,
+        "statement": STATEMENTS["H1"],
+        "sentences": list(sentences),
+        "families": families,
+    }
+    return Result("H1", verdict, sentences, data)
+
+
+def _family(draws: Draws, family: str, margins: Margins) -> dict[str, Any]:
+    gpus = _gpus(draws, family)
+    levels, gaps, rows = [], [], []
+    for gpu, mask in gpus:
+        level = level_error(draws, mask, draws.calibrated_ms)
+        anchor = level_error(draws, draws.mask(draws.anchor, gpu), draws.calibrated_ms)
+        levels.append(level)
+        gaps.append(level - anchor)
+        rows.append(
+            {
+                "gpu": gpu,
+                "probability": draws.probability(
+                    gaps[-1] < margins.h1_points, f"P(difference < {margins.h1_points:g} points)"
+                ).data,
+                "absolute_probability": draws.probability(
+                    level < margins.h1_absolute, f"P(residual MAPE < {margins.h1_absolute:g} %)"
+                ).data,
+                "difference": draws.estimate(
+                    gaps[-1], "expected residual MAPE of the family minus that of the anchor", "points"
+                ).data,
+                "level": draws.estimate(level, "expected residual MAPE under the anchor's floor", "percent").data,
+                **slope_summary(draws, mask, margins),
+            }
+        )
+    gap, level = np.stack(gaps, -1), np.stack(levels, -1)
+    scale = 1.25 * margins.h1_points
+    means, sds, mass = by_unit(draws, gap)
+    better = float(mass @ pooled_below(means, sds, margins.h1_points, scale))
+    level_means, level_sds, _ = by_unit(draws, level)
+    good = float(mass @ pooled_below(level_means, level_sds, margins.h1_absolute, scale))
+    probability = min(better, good)
+    curve = [
+        {"margin": m, "probability": float(mass @ pooled_below(means, sds, m, scale))}
+        | {f"on {g}": float(draws.weight @ (gap[:, k] < m)) for k, (g, _) in enumerate(gpus)}
+        for m in np.linspace(0.0, 5.0, 21).tolist()
+    ]
+    verdict = verdict_of(probability, margins)
+    where = ", ".join(g for g, _ in gpus)
+    mean_gap = draws.estimate(gap.mean(-1), "the same, mean over GPUs", "points")
+    sentences = [
+        f"{family} on {where}: P(its residual MAPE exceeds the anchor's by less than {margins.h1_points:g} points on "
+        f"average over GPUs) is {say(better)}, P(it is below {margins.h1_absolute:g} %) is {say(good)}; "
+        f"mean difference {mean_gap} points (90 % interval). H1 is {verdict} for it.",
+    ]
+    off = [r["gpu"] for r in rows if r["slope_in_rope"]["value"] <= 1.0 - margins.probability]
+    if off:
+        sentences.append(
+            f"{family}: the slope of the step on T_gpu lies outside 1 +- {margins.slope_rope:g} on {', '.join(off)}, "
+            "so the level hides an error of the context-dependent part there."
+        )
+    return {
+        "family": family,
+        "verdict": verdict,
+        "sentences": sentences,
+        "probability": Estimate(
+            better, f"P(mean difference < {margins.h1_points:g} points)", "probability", {}, None
+        ).data,
+        "absolute_probability": Estimate(
+            good, f"P(mean residual MAPE < {margins.h1_absolute:g} %)", "probability", {}, None
+        ).data,
+        "difference": mean_gap.data,
+        "per_sku": rows,
+        "frequentist": _t_test(means, mass, margins.h1_points),
+        "margins": curve,
+    }
+
+
+def _t_test(means: Array, mass: Array, margin: float) -> dict[str, Any] | None:
+    """One-sided t-test of the per-SKU differences against the margin (K-1 df), averaged over imputations."""
+    if means.shape[-1] < 2:
+        return None
+    p = ttest_1samp(means, margin, axis=-1, alternative="less").pvalue
+    return {"test": "t on per-GPU differences", "df": means.shape[-1] - 1, "p_value": float(mass @ p)}
+
+
+# ---- H2 -------------------------------------------------------------------------------------------------------
+
+
+def h2(draws: Draws, margins: Margins) -> Result:
+    """Mixture of experts: level under the anchor's floor, dispatch term, shape."""
+    moes = [m for m in draws.cells.models if draws.classes[m] == "moe" and _gpus(draws, m)]
+    if not moes:
+        return _not_tested("H2", "No mixture of experts was measured beside the anchor.")
+    a = [_moe_level(draws, m, g, mask, margins) for m in moes for g, mask in _gpus(draws, m)]
+    b = [_moe_dispatch(draws, m, g, mask, margins) for m in moes for g, mask in _gpus(draws, m)]
+    c = [_moe_shape(draws, m, g, mask, margins) for m in moes for g, mask in _gpus(draws, m)]
+    parts = {key: _part(rows) for key, rows in (("a", a), ("b", b), ("c", c))}
+    level = parts["a"]["verdict"]
+    sentences = [s for part in parts.values() for s in part["sentences"]]
+    data = {"verdict": level, "statement": STATEMENTS["H2"], "sentences": sentences, "parts": parts}
+    return Result("H2", level, tuple(sentences), data)
+
+
+def _part(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    verdicts = [r["verdict"] for r in rows]
+    order = (REFUTED, UNDECIDED, UNTESTABLE, SUPPORTED, NEGLIGIBLE)
+    return {
+        "verdict": min(verdicts, key=order.index),
+        "sentences": [r["sentence"] for r in rows],
+        "per_sku": [{k: v for k, v in r.items() if k != "sentence"} for r in rows],
+    }
+
+
+def _moe_level(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], margins: Margins) -> dict[str, Any]:
+    level = level_error(draws, mask, draws.calibrated_ms)
+    gap = draws.floor_ms[:, mask][:, 0] - draws.anchor_floor_ms[:, mask][:, 0]
+    share = draws.probability(level < margins.h1_absolute, f"P(residual MAPE < {margins.h1_absolute:g} %)")
+    estimate = draws.estimate(level, "expected residual MAPE under the anchor's floor", "percent")
+    floor = draws.estimate(gap, "floor of the model minus the anchor's", "ms")
+    verdict = verdict_of(share.value, margins)
+    return {
+        "model": model,
+        "gpu": gpu,
+        "verdict": verdict,
+        "probability": share.data,
+        "level": estimate.data,
+        "floor_above_anchor": floor.data,
+        "sentence": f"H2a {verdict}: under the anchor's floor {model} on {gpu} is predicted to {estimate} % (90 % "
+        f"interval); its own floor lies {floor} ms above the anchor's.",
+    }
+
+
+def _moe_dispatch(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], margins: Margins) -> dict[str, Any]:
+    term = draws.dispatch_ms[:, mask]
+    percent = 100.0 * term / draws.mean_ms[:, mask]
+    below = draws.probability(
+        percent.max(-1) < margins.dispatch_percent, f"P(term < {margins.dispatch_percent:g} % of every step)"
+    )
+    # kappa, the factor on the term, from the step's dependence on it beside a free offset.
+    w = 1.0 / draws.noise_ms[:, mask] ** 2
+    centred = term - (w * term).sum(-1, keepdims=True) / w.sum(-1, keepdims=True)
+    sd = 1.0 / np.sqrt(np.maximum((w * centred**2).sum(-1), 1e-300))
+    kappa_sd = float(np.exp(draws.weight @ np.log(sd)))
+    median = draws.estimate(np.median(term, axis=-1), "median dispatch term", "ms")
+    verdict = NEGLIGIBLE if below.value > margins.probability else UNTESTABLE if kappa_sd > 0.5 else UNDECIDED
+    sentence = (
+        f"H2b {verdict}: the dispatch term of {model} on {gpu} has a median of "
+        f"{median.value:.4f} ms; P(it is below {margins.dispatch_percent:g} % of every step) is {say(below.value)}."
+    )
+    if kappa_sd > 0.5:
+        sentence += (
+            f" Its size cannot be tested here: the data would leave its factor uncertain by +-{kappa_sd:.2g}, "
+            "more than half the sd of 1 that a prior on it would have."
+        )
+    return {
+        "model": model,
+        "gpu": gpu,
+        "verdict": verdict,
+        "probability": below.data,
+        "term": median.data,
+        "kappa_sd": kappa_sd,
+        "sentence": sentence,
+    }
+
+
+def _moe_shape(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], margins: Margins) -> dict[str, Any]:
+    numbers = slope_summary(draws, mask, margins)
+    own = level_error(draws, mask, draws.own_calibrated_ms)
+    batch, context = draws.batch[0, mask], draws.context[0, mask]  # the corner is the same cell in every grid
+    corner = int(np.lexsort((context, batch))[-1])
+    predicted = draws.gpu_ms[:, mask][:, corner] + draws.own_calibrated_ms[:, mask][:, corner]
+    y = draws.step_ms[:, mask][:, corner]
+    error = draws.estimate(100.0 * (predicted / y - 1.0), "relative error of the cell, own floor", "percent")
+    verdict = verdict_of(numbers["slope_in_rope"]["value"], margins)
+    own_level = draws.estimate(own, "expected MAPE under its own floor", "percent")
+    low, high = numbers["slope"]["intervals"]["90"]
+    return {
+        "model": model,
+        "gpu": gpu,
+        "verdict": verdict,
+        **numbers,
+        "own_level": own_level.data,
+        "corner": {"batch": float(batch[corner]), "context": float(context[corner]), "error": error.data},
+        "sentence": f"H2c {verdict}: with its own floor {model} on {gpu} has a slope of "
+        f"{numbers['slope']['value']:.2f} [{low:.2f}, {high:.2f}] on T_gpu (1 is a perfect shape) and an "
+        f"expected MAPE of {own_level} %; the cell "
+        f"({batch[corner]:g}, {context[corner]:g}) is predicted {error} % off.",
+    }
+
+
+# ---- H3 -------------------------------------------------------------------------------------------------------
+
+PRIOR_SCALES = {"as stated": 1.0, "doubled": 2.0}
+OFFSET_SD_MS, SLOPE_SD = 5.0, 0.5
+"""Prior sd of a floor around the anchor's, and of a slope around 1, in the comparison of H3."""
+
+
+def h3(draws: Draws, margins: Margins) -> Result:
+    """Smaller dense models: does an offset, a scale, or both explain their distance from the anchor's prediction?"""
+    anchor = load_shapes(draws.anchor).parameters if _known(draws.anchor) else None
+    smaller = [
+        m
+        for m in draws.cells.models
+        if draws.classes[m] not in ("moe", draws.classes[draws.anchor])
+        and _gpus(draws, m)
+        and (anchor is None or not _known(m) or load_shapes(m).parameters < anchor)
+    ]
+    if not smaller:
+        return _not_tested("H3", "No smaller dense model of another class was measured beside the anchor.")
+    rows = [_divergence(draws, m, g, mask, margins) for m in smaller for g, mask in _gpus(draws, m)]
+    diverging = [r for r in rows if r["diverges"]["value"] >= margins.probability]
+    verdicts = {r["verdict"] for r in diverging}
+    if not diverging:
+        verdict = NOT_TESTED
+        closing = "No smaller model is shown to diverge under the anchor's floor."
+    else:
+        verdict = REFUTED if REFUTED in verdicts else UNDECIDED if UNDECIDED in verdicts else SUPPORTED
+        closing = f"The verdict is that of the diverging pairs: {', '.join(r['gpu'] for r in diverging)}."
+    sentences = (*(r.pop("sentence") for r in rows), closing)
+    data = {
+        "verdict": verdict,
+        "statement": STATEMENTS["H3"],
+        "sentences": list(sentences),
+        "per_sku": rows,
+    }
+    return Result("H3", verdict, sentences, data)
+
+
+def _known(model: str) -> bool:
+    try:
+        load_shapes(model)
+    except ValueError:
+        return False
+    return True
+
+
+def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], margins: Margins) -> dict[str, Any]:
+    shared = level_error(draws, mask, draws.calibrated_ms)
+    own = left_out_error(draws, mask)
+    diverges = draws.probability(
+        shared > margins.h1_absolute, f"P(residual MAPE under the anchor's floor > {margins.h1_absolute:g} %)"
+    )
+    recovered = draws.probability(
+        own < margins.h1_absolute, f"P(cross-validated MAPE under its own floor < {margins.h1_absolute:g} %)"
+    )
+    weights = {name: explanation_weights(draws, mask, scale) for name, scale in PRIOR_SCALES.items()}
+    offset = min(w["offset only"] for w in weights.values())
+    most = max(w["offset only"] for w in weights.values())
+    if offset >= margins.probability and recovered.value >= margins.probability:
+        verdict = SUPPORTED
+    else:
+        verdict = REFUTED if most <= 1.0 - margins.probability else UNDECIDED
+    gap = draws.floor_ms[:, mask][:, 0] - draws.anchor_floor_ms[:, mask][:, 0]
+    floor = draws.estimate(gap, "floor of the model minus the anchor's", "ms")
+    level = draws.estimate(shared, "expected residual MAPE under the anchor's floor", "percent")
+    own_level = draws.estimate(own, "MAPE with its own floor, each cell left out in turn", "percent")
+    numbers = slope_summary(draws, mask, margins)
+    first = weights["as stated"]
+    return {
+        "model": model,
+        "gpu": gpu,
+        "verdict": verdict,
+        "diverges": diverges.data,
+        "recovered": recovered.data,
+        "level": level.data,
+        "own_level": own_level.data,
+        "floor_above_anchor": floor.data,
+        **numbers,
+        "weights": weights,
+        "cos2": collinearity(draws, mask),
+        "sentence": f"{model} on {gpu}: {level} % under the anchor's floor, {own_level} % with its own (each cell left "
+        f"out in turn), which lies {floor} ms above the anchor's. Posterior weights: offset only "
+        f"{say(first['offset only'])}, scale only {say(first['scale only'])}, both {say(first['both'])}: "
+        f"{verdict} there.",
+    }
+
+
+def left_out_error(draws: Draws, mask: NDArray[np.bool_]) -> Array:
+    """MAPE (percent, per draw) of cells predicted with an offset fitted to the pair's other cells, weights 1/y^2."""
+    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
+    w = np.broadcast_to(1.0 / y**2, T.shape)
+    d = y - T
+    total, sum_ = w.sum(-1, keepdims=True), (w * d).sum(-1, keepdims=True)
+    offset = (sum_ - w * d) / np.maximum(total - w, 1e-300)
+    return np.asarray(100.0 * np.abs((T + offset - y) / y).mean(-1))
+
+
+def collinearity(draws: Draws, mask: NDArray[np.bool_]) -> float:
+    """cos^2 between offset and slope on the pair's cells (1: the two cannot be told apart)."""
+    T = draws.gpu_ms[:, mask]
+    w = 1.0 / draws.noise_ms[:, mask] ** 2
+    return float(draws.weight @ ((w * T).sum(-1) ** 2 / (w.sum(-1) * (w * T**2).sum(-1))))
+
+
+def explanation_weights(draws: Draws, mask: NDArray[np.bool_], scale: float) -> dict[str, float]:
+    """Posterior weights of "offset only", "scale only" and "both" for one pair, equal prior weights.
+
+    Each explains y - T - (anchor's floor) by a free offset (prior sd 5 ms), a free slope (prior sd 0.5), or both,
+    prior sds times `scale`; noise is relative with sd integrated over a lognormal prior (6 %, log sd 0.7). Weights
+    are averaged over imputations, or over draws of T_gpu.
+    """
+    rows = _representatives(draws)
+    T, y = draws.gpu_ms[rows][:, mask], draws.step_ms[rows if len(draws.step_ms) > 1 else [0]][:, mask]
+    y = np.broadcast_to(y, T.shape)
+    left = y - T - draws.calibrated_ms[rows][:, mask]
+    offset, tilt = np.ones_like(T) * OFFSET_SD_MS * scale, T * SLOPE_SD * scale
+    models = {"offset only": [offset], "scale only": [tilt], "both": [offset, tilt]}
+    evidence = np.stack([_log_evidence(left / y, np.stack(c, -1) / y[..., None]) for c in models.values()], -1)
+    weight = np.exp(evidence - logsumexp(evidence, axis=-1, keepdims=True))
+    mass = draws.weight[rows] / draws.weight[rows].sum()
+    return dict(zip(models, (mass @ weight).tolist(), strict=True))
+
+
+def _representatives(draws: Draws) -> NDArray[np.int64]:
+    """One draw per imputation, or 100 draws of a measured posterior."""
+    if draws.label == IMPUTED:
+        return np.unique(draws.unit, return_index=True)[1]
+    return np.linspace(0, len(draws.weight) - 1, min(100, len(draws.weight))).astype(np.int64)
+
+
+def _log_evidence(residual: Array, design: Array) -> Array:
+    """log p(residual) for residual = design b + noise, b standard normal, noise sd lognormal(6 %, 0.7), integrated.
+
+    residual has shape (draw, cell), design (draw, cell, column).
+    """
+    nodes, mass = np.polynomial.hermite_e.hermegauss(21)
+    sigma = 0.06 * np.exp(0.7 * nodes)
+    n, k = design.shape[-2:]
+    gram = np.einsum("dci,dcj->dij", design, design)
+    cross = np.einsum("dci,dc->di", design, residual)
+    square = (residual**2).sum(-1)
+    parts = []
+    for s in sigma:
+        inner = np.eye(k) + gram / s**2
+        fit = np.linalg.solve(inner, cross[..., None])[..., 0]
+        quadratic = square / s**2 - (cross * fit).sum(-1) / s**4
+        parts.append(-0.5 * (quadratic + np.linalg.slogdet(inner)[1] + n * np.log(2 * np.pi * s**2)))
+    return np.asarray(logsumexp(np.stack(parts, -1), b=mass / mass.sum(), axis=-1))
+
+
+TESTS = {"H1": h1, "H2": h2, "H3": h3}

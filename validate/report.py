@@ -1,0 +1,351 @@
+"""The main job: from a study to a folder with report.html, report.md, report.json, run.json, posterior.nc and figures."""
+
+import importlib.metadata
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validate import __version__, files, sections
+from validate.breakdown import breakdown
+from validate.draws import IMPUTED, Draws
+from validate.figures import PublishedFigures
+from validate.fitting import Evidence, gather
+from validate.hypotheses import TESTS
+from validate.structural import structural
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from validate.study import Study
+
+SCHEMA_VERSION = "1"
+PACKAGES = ("numpy", "pandas", "scipy", "pymc", "pytensor", "nutpie", "arviz", "xarray", "numba", "matplotlib")
+
+
+@dataclass(frozen=True, eq=False)
+class ReportResult:
+    """What `run` wrote: `paths` of the files, `data` as in report.json, `summary` for a terminal."""
+
+    paths: Mapping[str, Path]
+    data: dict[str, Any]
+    summary: str
+
+    def __repr__(self) -> str:
+        return f"ReportResult({self.data['study']['name']}: {self.paths['report.html']})"
+
+
+@dataclass(frozen=True, eq=False)
+class TableResult:
+    """The two-number table: `data` as in report.json, `summary` as text."""
+
+    data: dict[str, Any]
+    summary: str
+
+
+def run(
+    study: "Study", out: str | Path | None = None, *, seed: int | None = None, refit: bool = False, quiet: bool = True
+) -> ReportResult:
+    """Fit, judge, draw and write; nothing is left half-written.
+
+    Parameters
+    ----------
+    out : path, optional
+        Default: reports/<study>.
+    refit : bool
+        Fit every imputed grid anew instead of reading cached posteriors.
+
+    Raises
+    ------
+    InputError, GateError
+    """
+    from validate import rendering
+
+    started = time.time()
+    target = Path(out) if out is not None else Path("reports") / study.name
+    evidence = gather(study, seed=seed, refit=refit, quiet=quiet)
+    data = assemble(evidence, seed=study.seed if seed is None else seed)
+    drawn = figures(evidence, data)
+    with files.folder(target) as folder:
+        files.write_json(folder / "report.json", data)
+        files.write_text(folder / "report.html", rendering.html(data, drawn))
+        files.write_text(folder / "report.md", rendering.markdown(data, list(drawn)))
+        for key, figure in drawn.items():
+            for kind in ("png", "svg"):
+                files.write_bytes(folder / "figures" / f"{key}.{kind}", rendering.image(figure, kind))
+        evidence.datatree.to_netcdf(folder / "posterior.nc")
+        files.write_json(folder / "run.json", _run_facts(study, started))
+        written = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    paths = {str(p): target / p for p in written}
+    return ReportResult(paths, data, f"{rendering.text(data)}\nReport: {target / 'report.html'}\n")
+
+
+def table(study: "Study", *, seed: int | None = None) -> TableResult:
+    """The two-number table alone, from the primary treatment."""
+    from validate import rendering
+
+    evidence = gather(study, seed=seed, primary_only=True)
+    published, offsets = _published(evidence)
+    rows = sections.two_numbers(evidence.draws, published, offsets, study.seed if seed is None else seed)
+    data = {"study": study.name, "label": evidence.draws.label, "table": rows}
+    return TableResult(data, rendering.table_text(rows))
+
+
+def _published(evidence: Evidence) -> tuple[PublishedFigures | None, Mapping[Any, Any] | None]:
+    if evidence.reconstruction is None:
+        return None, None
+    offsets = sections.published_offsets(evidence.draws, evidence.reconstruction)
+    return PublishedFigures.load(evidence.study.data.path), offsets
+
+
+def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
+    """All numbers of the report, as report.json holds them."""
+    study, draws = evidence.study, evidence.draws
+    published, offsets = _published(evidence)
+    tests = {name: test(draws, study.margins).data for name, test in TESTS.items()}
+    names = study.names
+    shapes = {m: names.shapes(m) for m in draws.cells.models}
+    gpus = {g: names.gpu(g) for g in draws.cells.gpus}
+    small = {
+        (f.quantity, f.model, f.gpu): f.value
+        for f in published or ()
+        if f.quantity in ("small_batch_step", "long_context_rise")
+    }
+    kept = evidence.without_flagged
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "status": {"label": draws.label, "sentences": _status(evidence)},
+        "study": {
+            "name": study.name,
+            "hash": study.hash,
+            "anchor": study.anchor,
+            "margins": asdict(study.margins),
+            "data_file": study.data.path.name,
+            "format": study.data.format,
+            "stack": study.data.stack,
+            "mode": study.data.mode,
+            "structure": evidence.structure,
+            "constants": evidence.treatment,
+        },
+        "summary": [s for test in tests.values() for s in _headline(test)],
+        "table": sections.two_numbers(draws, published, offsets, seed),
+        "floors": sections.floors(draws, published, offsets),
+        "hypotheses": tests,
+        "breakdown": breakdown(draws),
+        "structural": structural(draws, shapes, gpus, small),
+        "aggregates": _aggregates(published),
+        "reconstruction": _reconstruction(evidence),
+        "variants": [_variant(name, d, evidence, seed) for name, d in _all_variants(evidence)],
+        "excluded": _cells(evidence, "excluded"),
+        "flagged": _cells(evidence, "flagged"),
+        "without_flagged": None
+        if kept is None or evidence.measurements is None
+        else {
+            "grids": [f"{m} on {g}" for m, g in evidence.measurements.flagged_grids],
+            "table": sections.two_numbers(kept, None, None, seed),
+            "hypotheses": {name: test(kept, study.margins).data for name, test in TESTS.items()},
+        },
+        "assumptions": _assumptions(evidence),
+        "warnings": _warnings(evidence),
+        "diagnostics": {"fits": list(evidence.fits), "recomputed": evidence.recomputed},
+        "provenance": _provenance(evidence, seed),
+    }
+
+
+def _headline(test: Mapping[str, Any]) -> list[str]:
+    return [f"{test['verdict']}: {test['statement']}", *test["sentences"][:3]]
+
+
+def _all_variants(evidence: Evidence) -> list[tuple[str, Draws]]:
+    primary = f"{evidence.structure}; {evidence.treatment}"
+    return [(primary, evidence.draws), *evidence.variants.items()]
+
+
+def _variant(name: str, draws: Draws, evidence: Evidence, seed: int) -> dict[str, Any]:
+    primary = draws is evidence.draws
+    constants = evidence.constants.get("primary" if primary else name, {})
+    _, offsets = _published(evidence) if primary else (None, None)
+    return {
+        "name": name,
+        "primary": primary,
+        "table": sections.two_numbers(draws, None, offsets, seed),
+        "floors": sections.floors(draws, None, None),
+        "hypotheses": {test: TESTS[test](draws, evidence.study.margins).data for test in TESTS},
+        "efficiency": sections.constants(draws, constants),
+        "diagnostics": None,
+    }
+
+
+def _status(evidence: Evidence) -> list[str]:
+    draws = evidence.draws
+    if draws.label == IMPUTED and evidence.reconstruction is not None:
+        weighted = int((evidence.reconstruction.cells.groupby("imputation")["weight"].first() > 0).sum())
+        return [
+            "No cell of this study is public. Every cell here is imputed from its published aggregates: "
+            f"{weighted} whole grids that print the published figures, sampled under stated priors and readings.",
+            "Published figures are facts; everything about single cells, floors and slopes mixes them with priors.",
+            f"Margins are {evidence.study.margins.label}: they were not fixed before the data were known.",
+        ]
+    measurements = evidence.measurements
+    assert measurements is not None
+    derived = "origin" in measurements.frame and (measurements.frame["origin"] == "derived").all()
+    how = "derived from measured end-to-end latencies" if derived else "measured"
+    repeats = measurements.frame.duplicated(["model", "gpu", "batch", "context"], keep=False)
+    noise = (
+        f"{int(repeats.sum())} rows repeat a cell; they are the only estimate of measurement noise."
+        if repeats.any()
+        else "No cell was measured twice: measurement noise and discrepancy of the model cannot be told apart."
+    )
+    return [
+        f"{len(measurements.frame)} decode steps, {how}; {len(measurements.excluded)} rows excluded, each with its reason.",
+        noise,
+        f"Margins: {evidence.study.margins.label}.",
+    ]
+
+
+def _aggregates(figures: PublishedFigures | None) -> list[dict[str, Any]]:
+    if figures is None:
+        return []
+    from validate.published import exclusions
+
+    return [asdict(fact) for fact in exclusions(figures)]
+
+
+def _reconstruction(evidence: Evidence) -> dict[str, Any] | None:
+    result = evidence.reconstruction
+    if result is None:
+        return None
+    return {
+        "grids": int(result.cells["imputation"].nunique()),
+        **result.data,
+        "acceptance": _acceptance(evidence.study.data.path.parent),
+    }
+
+
+def _acceptance(folder: Path) -> list[dict[str, Any]]:
+    """Coverage of the reconstruction on simulated studies, as committed beside the grids."""
+    from validate import acceptance
+
+    return acceptance.load(folder).coverage().to_dict(orient="records")
+
+
+def _cells(evidence: Evidence, which: str) -> list[dict[str, Any]]:
+    if evidence.measurements is None:
+        return []
+    frame = getattr(evidence.measurements, which)
+    wanted = ("model", "gpu", "batch", "context", "step_ms", "reason", "detail", "neighbour")
+    kept = frame[[c for c in wanted if c in frame]]
+    return [{"row": row, **record} for row, record in zip(frame.index.tolist(), kept.to_dict("records"), strict=True)]
+
+
+def _assumptions(evidence: Evidence) -> list[str]:
+    """What the numbers rest on; nothing here is tested by them."""
+    shared = [
+        "A step is T_gpu plus one additive, signed floor per (GPU, model); noise is normal, its sd a share of the step "
+        "that may differ by model, plus a constant.",
+        "Floors follow a hierarchy (overall, GPU, model, pair) with half-t scales; leftover structure within a grid is "
+        "taken as noise.",
+        f"Experts streamed per step: {evidence.study.efficiency.experts}.",
+        "No GEMM at these batches is bound by compute unless the constants say so: where batches stay at 16 or less, "
+        "eta_tc is its prior.",
+    ]
+    if evidence.draws.label == IMPUTED:
+        shared[3] = (
+            "The grid's batches stay at 16 or less, so that no GEMM is bound by compute: eta_tc cannot be seen and is "
+            "left at 1."
+        )
+        return [
+            *shared,
+            "Grid axes are assumed: 5 batches (1, 2, 4, 8, 16) x 3 contexts (512, 2048, 8192), or 3 batches (1, 4, 16) "
+            "x 5 contexts (512, 1024, 2048, 4096, 8192); the study says five by three and names (16, 8192).",
+            "An offset is one of six statistics of y - T_gpu (median, least MAPE, mean at the smallest or largest batch, "
+            "mean at the shortest or longest context), equally likely a priori; mean and relative least squares do "
+            "not fit.",
+            "The small-batch step is the cell with the smallest batch and shortest context; the long-context rise is "
+            "that of the largest batch from the shortest to the longest context; the typical MoE step is the mean "
+            "over its grid.",
+            "Each published figure may lie anywhere within its rounding, uniformly.",
+            "Four published figures are checked but not conditioned on: the study does not say what they are of.",
+            "The weights of readings are prior weights; they are not updated by how well a reading fits.",
+        ]
+    measurements = evidence.measurements
+    given = measurements.provenance.get("assumptions", ()) if measurements is not None else ()
+    return [*shared, *(str(a) for a in given)]
+
+
+def _warnings(evidence: Evidence) -> list[str]:
+    found = [str(w) for w in evidence.warnings]
+    gpus = len(evidence.draws.cells.gpus)
+    if gpus < 5:
+        found.append(
+            f"{gpus} GPUs stand for all GPUs: the spread between GPUs is hardly known, and pooled verdicts lean on its "
+            "prior."
+        )
+    if {"H100", "H200"} <= set(evidence.draws.cells.gpus):
+        found.append(
+            "H100 and H200 are one die with different memory: as evidence on GPUs they count for less than two."
+        )
+    slow = [r["name"] for r in evidence.fits if r.get("attempts", 1) > 1 and evidence.measurements is not None]
+    if slow:
+        found.append(f"Fits that needed the stated escalation: {'; '.join(slow)}.")
+    again = evidence.recomputed
+    if again is not None and (not again["passed"] or again["share_within_2_mcse"] < 0.9):
+        found.append(
+            f"Refitted imputations differ from their cached posteriors: {100 * again['share_within_2_mcse']:.0f} % of "
+            "floors lie within 2 MCSE."
+        )
+    return found
+
+
+def _provenance(evidence: Evidence, seed: int) -> dict[str, Any]:
+    study = evidence.study
+    found: dict[str, Any] = {"study_hash": study.hash, "seed": seed, "code_version": __version__}
+    if evidence.measurements is not None:
+        p = evidence.measurements.provenance
+        found |= {k: p[k] for k in ("file", "sha256", "format", "stack", "mode", "rows", "accepted") if k in p}
+        found |= {f"MFU of prefill, {gpu}": f"{m['mfu']:.3f}" for gpu, m in p.get("mfu", {}).items()}
+    else:
+        found |= {"file": study.data.path.name, "source": "figures quoted from the published study (see its README)"}
+    return found
+
+
+def _run_facts(study: "Study", started: float) -> dict[str, Any]:
+    """What differs from run to run or machine to machine, kept out of report.json."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": round(time.time() - started, 1),
+        "data": str(study.data.path),
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def figures(evidence: Evidence, data: Mapping[str, Any]) -> "dict[str, Figure]":
+    """The report's figures by key; each shows the numbers of `data`, or the cells."""
+    from validate import plots
+
+    draws, label = evidence.draws, evidence.draws.label
+    rises = {
+        (row["label"], read["name"].rsplit(" on ", 1)[1]): row["published"]
+        for read in data["structural"]
+        if read["name"].startswith("context rise")
+        for row in read["rows"]
+        if row["published"] is not None
+    }
+    margins = evidence.study.margins
+    drawn = {
+        "table": plots.two_number_table(data["table"], label)[0],
+        "floors": plots.floors(data["floors"]["by_class"], data["floors"]["self_floors"], label),
+        "measured_predicted": plots.measured_predicted(draws)[0],
+        "breakdown": plots.breakdown(data["breakdown"], label)[0],
+        "context": plots.context_slopes(draws, rises)[0],
+        "verdicts": plots.margins(data["hypotheses"]["H1"], label, margins.h1_points, probability=margins.probability)[
+            0
+        ],
+    }
+    return {key: axes.figure for key, axes in drawn.items()}
