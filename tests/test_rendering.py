@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -261,10 +262,14 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
                 {**index, **stuck, "gpus": "A100-40GB", "acceptance": None, "rhat": None, "ess": None},
             ],
             "figures": [figure, {**figure, "gpu": "H200", "share_within": 0.25}],
+            "acceptance": [{"kind": "mean step", "in_50": 0.48, "in_90": 0.91, "number": 40}],
         }
         if imputed
         else None,
-        "variants": [{"name": "cut", "primary": True, **variant}, {"name": "joint", "primary": False, **variant}],
+        "variants": [
+            {"name": "cut", "primary": True, **variant, "diagnostics": None},
+            {"name": "joint", "primary": False, **variant},
+        ],
         "excluded": [] if imputed else [{**odd, "reason": "memory", "detail": "needs 45 GB"}],
         "flagged": [] if imputed else [{**odd, "reason": "falls by over 5 % with batch", "neighbour": "batch 32"}],
         "without_flagged": None
@@ -435,6 +440,25 @@ def test_hypotheses_that_were_not_tested_say_why() -> None:
     jsonschema.validate(json.loads(json_dumps(data)), SCHEMA)
     assert "No mixture of experts was measured." in Page(rendering.html(data, {})).text
     assert "not tested" in rendering.text(data)
+
+
+def test_content_may_hold_arrays_and_nan_as_report_json_may_not() -> None:
+    data = sample()
+    data["breakdown"][0]["step"] = estimate(1.0, "ms") | {"value": np.float64("nan"), "intervals": {"90": (1.0, 2.0)}}
+    data["flagged"] = [{"row": np.int64(3), "model": "m", "gpu": "g", "batch": float("nan"), "reason": "r"}]
+    data["aggregates"][0]["figures"] = ("a", "b")
+    written = json.loads(json_dumps(data))
+    assert rendering.html(data, {}) == rendering.html(written, {})
+    assert rendering.markdown(data, {}) == rendering.markdown(written, {})
+    assert rendering.text(data) == rendering.text(written)
+    assert not re.search(r"\bnan\b", rendering.markdown(data, {}))
+
+
+def test_table_alone() -> None:
+    lines = rendering.table_text(table("Qwen2.5-7B", imputed=False)).splitlines()
+    assert len(lines) == 2 + 9
+    assert "published" not in lines[1]
+    assert lines[3].split() == ["Llama-3.1-8B", "A100-40GB", "17.20", "[15.20,", "19.20]", "–"]
 
 
 def test_long_lists_are_folded_and_counted() -> None:
