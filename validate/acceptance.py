@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FEASIBLE_READINGS = ("median", "least MAPE", "smallest batch", "largest batch", "shortest context", "longest context")
 ROOF = ROOFS[2]
-EFFORT = Effort(probes=16, chains=32, warmup=250, draws=100, leapfrogs=5)
+EFFORT = Effort(probes=12, chains=24, warmup=250, draws=80, leapfrogs=5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +49,11 @@ class Acceptance:
     def __repr__(self) -> str:
         failed = int((~self.studies["reconstructed"]).sum())
         lines = [f"Acceptance({self.studies['study'].nunique()} simulated studies, {failed} parts not reconstructed)"]
-        lines += [
-            f"{r.kind}: 50 % intervals cover {100 * r.in_50:.0f} %, 90 % cover {100 * r.in_90:.0f} % of {r.number}"
-            for r in self.coverage().itertuples()
-        ]
+        for row in self.coverage().to_dict("records"):
+            lines.append(
+                f"{row['kind']}: 50 % intervals cover {100 * row['in_50']:.0f} %, 90 % cover "
+                f"{100 * row['in_90']:.0f} % of {row['number']}"
+            )
         return "\n".join(lines)
 
 

@@ -92,7 +92,7 @@ def _test(options: argparse.Namespace) -> int:
 def _reconstruct(options: argparse.Namespace) -> int:
     from validate import reconstruction
 
-    given = {name: getattr(options, name) for name in ("out", "seed", "per_index", "jobs")}
+    given = {name: getattr(options, name) for name in ("out", "seed", "per_index", "jobs", "accept")}
     given = {name: value for name, value in given.items() if value is not None}  # the rest are run's defaults
     result = reconstruction.run(**given, quiet=_quiet(options))
     _print(result.data if options.json else result.summary)
@@ -168,9 +168,12 @@ def _parser() -> argparse.ArgumentParser:
 
     reconstruct = command("reconstruct", _reconstruct, "impute whole grids from the study's published aggregates")
     reconstruct.add_argument(
-        "--out", type=Path, metavar="FILE", help="the table of imputed grids (default: package data)"
+        "--out", type=Path, metavar="DIR", help="where the grids go (default: reports/reconstruction)"
     )
     reconstruct.add_argument("--per-index", type=_positive, metavar="N", help="grids per index of an imputation")
+    reconstruct.add_argument(
+        "--accept", type=_positive, metavar="N", help="also reconstruct N simulated studies and report coverage"
+    )
     reconstruct.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
     return parser
 

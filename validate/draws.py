@@ -188,13 +188,13 @@ class Draws:
         """Monte Carlo standard error of the weighted mean, with `unit` as the unit."""
         array = np.asarray(values, dtype=float)
         units, at = np.unique(self.unit, return_inverse=True)
-        if len(units) < 2:
-            return float("nan")
         mass = np.bincount(at, self.weight)
         total = np.bincount(at, self.weight * array)
         centre = total.sum()
         used = mass > 0
         n = int(used.sum())
+        if n < 2:
+            return float("nan")
         gap = (total - mass * centre)[used]
         return float(np.sqrt((gap**2).sum() * n / (n - 1)))
 

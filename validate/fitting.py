@@ -7,6 +7,7 @@ the query-head limb.
 """
 
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from models.kernels import GROUPS, KERNELS, Work, stack_work
 from models.roofline import Efficiency, combine, work_ms
 from validate.draws import IMPUTED, MEASURED, Draws
 from validate.errors import GateError, InputError
+from validate.files import write_bytes
 from validate.reconstruction import Reconstruction
 from validate.reconstruction import load as load_reconstruction
 
@@ -43,7 +45,7 @@ RECOMPUTED = 20
 """Imputations that a report refits as a check of the cache."""
 MAX_FAILED = 0.02
 """Share of imputations whose fit may fail its gate; they are listed and left out."""
-FIT = {"draws": 800, "tune": 800, "chains": 4}
+FIT: dict[str, Any] = {"draws": 800, "tune": 800, "chains": 4}
 BATCHES = 50
 """Consecutive batches of a measured posterior that serve as units of the Monte Carlo error."""
 
@@ -258,17 +260,26 @@ def _read_cache(path: Path, key: str) -> dict[str, Any] | None:
         return {name: stored[name] for name in stored.files}
 
 
-def build_cache(study: "Study", *, quiet: bool = True) -> Path:
-    """Fit every imputed grid of a published study and store the posteriors beside the grids."""
-    folder = study.data.path.parent
+def build_cache(study: "Study", folder: Path | None = None, *, quiet: bool = True) -> Path:
+    """Fit every imputed grid of a published study and store the posteriors beside the grids.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where the grids lie (`reconstruction.save`); default: beside the study's data.
+
+    Returns
+    -------
+    Path
+        The file of thinned draws, .npz.
+    """
+    folder = folder or study.data.path.parent
     grids = _Imputed.of(load_reconstruction(folder).cells)
     classes = {m: study.class_of(m) for m in grids.cells.models}
     stored = _fit_all(_compile(grids, classes, PER_MODEL), _compile(grids, classes, PER_CLASS), grids, quiet)
-    partial = folder / f".{CACHE}"
-    with partial.open("wb") as file:
-        np.savez_compressed(file, key=np.array(_cache_key(folder, classes)), **stored)
-    partial.replace(folder / CACHE)
-    return folder / CACHE
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, key=np.array(_cache_key(folder, classes)), **stored)
+    return write_bytes(folder / CACHE, buffer.getvalue())
 
 
 def _compile(grids: _Imputed, classes: Mapping[str, str], structure: FloorStructure) -> "Compiled":
@@ -345,7 +356,8 @@ def _imputed_draws(
         if axes not in works:
             moved = replace(cells, batch=grids.batch[i], context=grids.context[i])
             works[axes] = stack_work(moved, experts=experts)
-        efficiency = Efficiency(**{n: v[[i]] for n, v in grids.constants.items()})
+        own: dict[str, Any] = {n: v[[i]] for n, v in grids.constants.items()}
+        efficiency = Efficiency(**own)
         parts, dispatch = parts_of(works[axes], efficiency, grids.T[[i]])
         parts_list.append(parts)
         dispatch_list.append(dispatch)
@@ -362,9 +374,9 @@ def _imputed_draws(
     floors = flat(stored["floor_model"][which])
     anchor = models.index(study.anchor)
     T = spread(grids.T[which])
-    own = floors[:, gpu_code, model_code]
+    own_floor = floors[:, gpu_code, model_code]
     relative = flat(stored["noise_relative"][which])[:, [cells.models.index(m) for m in cells.model]]
-    noise = np.sqrt(flat(stored["noise_ms"][which])[:, None] ** 2 + (relative * (T + own)) ** 2)
+    noise = np.sqrt(flat(stored["noise_ms"][which])[:, None] ** 2 + (relative * (T + own_floor)) ** 2)
     klass = stored["classes"].tolist()
     by_class = flat(stored["floor_class"][which])
     weight = np.repeat(grids.weight[which] / keep, keep)
@@ -382,7 +394,7 @@ def _imputed_draws(
         T,
         {k: spread(np.concatenate([p[k] for p in parts_list])) for k in parts_list[0]},
         spread(np.concatenate(dispatch_list)),
-        own,
+        own_floor,
         {(g, c): by_class[:, gpus.index(g), klass.index(c)] for g in gpus for c in klass if (g, c) in measured},
         floors[:, gpu_code, anchor],
         noise,
@@ -440,15 +452,17 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
     fitted = _Measured(study, measurements, seed, quiet)
     query = study.efficiency.preset == "query heads"
     treatment = "cut" if study.efficiency.treatment == "study" else study.efficiency.treatment
+    treatments = ("cut", "joint") if len(cells.models) > 1 else ("joint",)
+    treatment = treatment if treatment in treatments else "joint"
     fits: list[dict[str, Any]] = []
     constants: dict[str, Mapping[str, Mapping[str, Array]]] = {}
     name = _variant(query, treatment)
-    draws, found, constants["primary"], tree = fitted.fit(query, treatment)
+    draws, found, constants["primary"], tree = fitted.fit(query, treatment, with_classes=True)
     fits += found
     variants = {}
     if not primary_only:
         for other_query in (query, not query):
-            for other in ("cut", "joint"):
+            for other in treatments:
                 if (other_query, other) != (query, treatment):
                     label = _variant(other_query, other)
                     variants[label], found, constants[label], _ = fitted.fit(other_query, other)
@@ -483,27 +497,33 @@ class _Measured:
 
     def __init__(self, study: "Study", measurements: "Measurements", seed: int, quiet: bool):
         self.study, self.seed, self.quiet = study, seed, quiet
+        self._downstream: Compiled | None = None
         self.cells = measurements.cells()
         self.classes = {m: study.class_of(m) for m in self.cells.models}
         self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
 
     def fit(
-        self, query: bool, treatment: str
+        self, query: bool, treatment: str, *, with_classes: bool = False
     ) -> tuple[Draws, list[dict[str, Any]], dict[str, dict[str, Array]], "xr.DataTree"]:
-        """Draws, diagnostics, constants and posterior of one treatment."""
-        per_class, class_row = self._joint(query, PER_CLASS)
-        class_floors = _class_floors(per_class.posterior, self.cells, self.classes)
-        if treatment == "joint":
+        """Draws, diagnostics, constants and posterior of one treatment.
+
+        `with_classes` adds floors per (GPU, class), from a joint fit of that structure.
+        """
+        class_floors: dict[tuple[str, str], Array] = {}
+        rows: list[dict[str, Any]] = []
+        if with_classes:
+            per_class, row = self._joint(query, PER_CLASS)
+            class_floors = _class_floors(per_class.posterior, self.cells, self.classes)
+            rows.append(row)
+        if treatment == "cut":
+            posterior, gpus, models, unit, row, tree = self._cut(query)
+            draws = self._draws(posterior, gpus, models, class_floors, "anchor_", unit)
+        else:
             fit, row = self._joint(query, PER_MODEL)
-            posterior = {str(n): _pool(fit.posterior[n]) for n in fit.posterior.data_vars}
-            gpus, models = (fit.posterior[d].to_numpy().tolist() for d in ("gpu", "model"))
-            return (
-                self._draws(posterior, gpus, models, class_floors, None),
-                [row, class_row],
-                self._constants(posterior),
-                fit.datatree,
-            )
-        return self._cut(query, class_floors, class_row)
+            posterior, gpus, models = _arrays(fit.posterior)
+            tree = fit.datatree
+            draws = self._draws(posterior, gpus, models, class_floors, None)
+        return draws, [row, *rows], self._constants(posterior), tree
 
     def _joint(self, query: bool, structure: FloorStructure) -> tuple["Fit", dict[str, Any]]:
         from models.bayes import build_model
@@ -514,29 +534,21 @@ class _Measured:
         return fit, _fit_row(f"{_variant(query, 'joint')}, {structure}", fit)
 
     def _cut(
-        self, query: bool, class_floors: Mapping[tuple[str, str], Array], class_row: dict[str, Any]
-    ) -> tuple[Draws, list[dict[str, Any]], dict[str, dict[str, Array]], "xr.DataTree"]:
+        self, query: bool
+    ) -> tuple[dict[str, Array], list[str], list[str], NDArray[np.int64], dict[str, Any], "xr.DataTree"]:
         from models.bayes import cut_models
         from models.sampling import compile_model, cut, fit_gated
 
         stages = cut_models(self.cells, self.work, self.classes, PER_MODEL, self.study.anchor, query_heads=query)
         upstream = fit_gated(compile_model(stages.upstream), seed=self.seed, progress=not self.quiet)
-        result = cut(
-            upstream.posterior,
-            compile_model(stages.downstream),
-            stages.data_of,
-            seed=self.seed,
-            progress=not self.quiet,
-        )
-        found = result.posterior
-        posterior = {str(n): _pool(found[n]) for n in found.data_vars}
-        gpus, models = (found[d].to_numpy().tolist() for d in ("gpu", "model"))
-        draws = self._draws(
-            posterior, gpus, models, class_floors, "anchor_", found["upstream"].to_numpy().astype(np.int64)
-        )
+        if self._downstream is None:  # given the constants as data, the same model for every roof
+            self._downstream = compile_model(stages.downstream)
+        result = cut(upstream.posterior, self._downstream, stages.data_of, seed=self.seed, progress=not self.quiet)
+        posterior, gpus, models = _arrays(result.posterior)
         row = _fit_row(f"{_variant(query, 'cut')}, anchor's cells", upstream)
         row |= {"downstream_fits": result.attempts, "downstream_failed": len(result.failed)}
-        return draws, [row, class_row], self._constants(posterior), result.datatree
+        unit = result.posterior["upstream"].to_numpy().astype(np.int64)
+        return posterior, gpus, models, unit, row, result.datatree
 
     def _draws(
         self,
@@ -598,6 +610,12 @@ class _Measured:
     def _constants(self, posterior: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
         names = ("eta_bw", "eta_fa", "eta_tc", "l_half", "rho_q")
         return {n: {"all GPUs": posterior[n]} for n in names if n in posterior}
+
+
+def _arrays(posterior: "xr.Dataset") -> tuple[dict[str, Array], list[str], list[str]]:
+    """Pooled draws of every variable, and the names along the floors' two axes."""
+    gpus, models = (posterior[d].to_numpy().tolist() for d in ("gpu", "model"))
+    return {str(n): _pool(posterior[n]) for n in posterior.data_vars}, gpus, models
 
 
 def _pool(variable: "xr.DataArray", most: int = 2_000) -> Array:

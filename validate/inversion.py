@@ -8,6 +8,7 @@ which `manifold.sample` moves. All grids are block-major: ten (model, GPU) block
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -292,7 +293,8 @@ class Inversion:
     def _grids(self, q: Array, derivatives: bool) -> tuple[Grids, dict[str, Array]]:
         q = np.clip(q, -8.0, 8.0)  # beyond lies a prior mass of 1e-15; keeps trial points finite
         constants, slopes = self._constants(q)
-        efficiency = Efficiency(**{name: v[:, self.set_of_cell] for name, v in constants.items()})
+        by_cell: dict[str, Any] = {name: v[:, self.set_of_cell] for name, v in constants.items()}
+        efficiency = Efficiency(**by_cell)
         roof = work_ms(self.work, efficiency)
         block = q[:, self.block_start : self.unknowns].reshape(len(q), len(self.blocks), self.block_size)
         floor = self.prior.floor_sd_ms * block[..., 0]

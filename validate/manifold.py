@@ -1,8 +1,9 @@
 """Sampling a standard normal that is restricted to a manifold {q : c(q) = 0}.
 
 `project` finds points on the manifold (Gauss-Newton from a prior draw: randomized maximum likelihood), `sample`
-moves along it by constrained Hamiltonian Monte Carlo [1]_ [2]_: geodesic steps with a projection, a reversibility check and a
-Metropolis rule with the co-area factor ``|det J J'|^(-1/2)``. All chains advance together, as rows of one array.
+moves along it by constrained Hamiltonian Monte Carlo [1]_ [2]_: geodesic steps with a projection, a reversibility
+check and a Metropolis rule with the co-area factor ``|det J J'|^(-1/2)``. All chains advance together, as rows of one
+array.
 
 .. [1] M. M. Graham and A. J. Storkey (2017), Asymptotically exact inference in differentiable generative models.
 .. [2] E. Zappa, M. Holmes-Cerfon and J. Goodman (2018), Monte Carlo on manifolds: sampling densities and

@@ -231,7 +231,7 @@ def assemble(parts: Sequence[Part], intervals: Intervals, number: int, seed: Seq
     tries = 40 * number
     picked = []
     for part in parts:
-        chains, length, size = part.q.shape
+        chains, length, _ = part.q.shape
         # Distinct chains first: the order of chains is a random permutation, repeated as needed.
         order = np.concatenate([rng.permutation(chains) for _ in range(-(-tries // chains))])[:tries]
         picked.append(part.q[order, rng.integers(length, size=tries)])
@@ -281,12 +281,12 @@ class Reconstruction:
         """The same, with the figures that do not return and the readings that are infeasible."""
         tried = self.indices.groupby("reading")["feasible"].any()
         lines = [repr(self), f"infeasible offset readings: {', '.join(tried.index[~tried]) or 'none'}"]
-        lines += [
-            f"does not return: {row.model} {row.gpu} {row.quantity} {row.published:g} {row.unit} (imputed "
-            f"{row.imputed:.4g})"
-            for row in self.figures.itertuples()
-            if row.share_within <= 0.995
-        ]
+        for row in self.data["figures"]:
+            if row["share_within"] <= 0.995:
+                lines.append(
+                    f"not always within its rounding: {row['model']} {row['gpu']} {row['quantity']} "
+                    f"{row['published']:g} {row['unit']} (imputed {row['imputed']:.4g})"
+                )
         return "\n".join(lines)
 
     @property
@@ -343,12 +343,24 @@ def run(
     seed: int = 20261129,
     per_index: int = 10,
     jobs: int = 2,
+    accept: int = 0,
     quiet: bool = False,
 ) -> Reconstruction:
-    """`reconstruct` the published study and write `imputed_grids.csv.gz`, `indices.csv` and `figures.csv` into `out`."""
+    """What `rooffloor reconstruct` does: everything that the embedded study ships beside its published figures.
+
+    Writes into the folder `out` (default reports/reconstruction) imputed_grids.csv.gz, indices.csv, figures.csv and
+    imputed_posteriors.npz, and with `accept` > 0 the acceptance on so many simulated studies. Finished parts are kept
+    in `out`/.parts: an interrupted run resumes.
+    """
+    from validate import acceptance, fitting
+    from validate.study import Study
+
     target = Path(out) if out is not None else Path("reports") / "reconstruction"
     result = reconstruct(seed=seed, per_index=per_index, jobs=jobs, progress=not quiet, folder=target / ".parts")
     save(result, target)
+    fitting.build_cache(Study.load("transfer-study"), target, quiet=quiet)
+    if accept:
+        acceptance.save(acceptance.accept(accept, seed=seed, jobs=jobs, progress=not quiet), target)
     return result
 
 
@@ -443,10 +455,8 @@ def _collect(
         for k in range(count):
             rows = [_frame(part.inversion, q[[k]]) for part, q in zip(parts, draws, strict=True)]
             frame = pd.concat(rows, ignore_index=True)
-            labels = {"imputation": imputation, **index.labels(), "weight": weight}
-            for at, (name, value) in enumerate(labels.items()):
-                frame.insert(at, name, value)
-            frames.append(frame)
+            labels: dict[str, Any] = {"imputation": imputation, **index.labels(), "weight": weight}
+            frames.append(frame.assign(**labels)[[*labels, *frame.columns]])
             found: dict[str, Array] = {}
             for part, q in zip(parts, draws, strict=True):
                 found |= part.inversion.figures(q[[k]])

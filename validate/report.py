@@ -1,4 +1,4 @@
-"""The main job: from a study to a folder with report.html, report.md, report.json, run.json, posterior.nc and figures."""
+"""The main job: from a study to report.html, report.md, report.json, run.json, posterior.nc and figures."""
 
 import importlib.metadata
 import platform
@@ -200,7 +200,8 @@ def _status(evidence: Evidence) -> list[str]:
         else "No cell was measured twice: measurement noise and discrepancy of the model cannot be told apart."
     )
     return [
-        f"{len(measurements.frame)} decode steps, {how}; {len(measurements.excluded)} rows excluded, each with its reason.",
+        f"{len(measurements.frame)} decode steps, {how}; {len(measurements.excluded)} rows excluded, each with its "
+        "reason.",
         noise,
         f"Margins: {evidence.study.margins.label}.",
     ]
@@ -229,7 +230,7 @@ def _acceptance(folder: Path) -> list[dict[str, Any]]:
     """Coverage of the reconstruction on simulated studies, as committed beside the grids."""
     from validate import acceptance
 
-    return acceptance.load(folder).coverage().to_dict(orient="records")
+    return [dict(row) for _, row in acceptance.load(folder).coverage().iterrows()]
 
 
 def _cells(evidence: Evidence, which: str) -> list[dict[str, Any]]:
@@ -257,13 +258,15 @@ def _assumptions(evidence: Evidence) -> list[str]:
             "The grid's batches stay at 16 or less, so that no GEMM is bound by compute: eta_tc cannot be seen and is "
             "left at 1."
         )
+        assert evidence.reconstruction is not None
+        tried = evidence.reconstruction.indices.groupby("reading", sort=False)["feasible"].any()
+        fit, unfit = tried.index[tried].tolist(), tried.index[~tried].tolist()
         return [
             *shared,
             "Grid axes are assumed: 5 batches (1, 2, 4, 8, 16) x 3 contexts (512, 2048, 8192), or 3 batches (1, 4, 16) "
             "x 5 contexts (512, 1024, 2048, 4096, 8192); the study says five by three and names (16, 8192).",
-            "An offset is one of six statistics of y - T_gpu (median, least MAPE, mean at the smallest or largest batch, "
-            "mean at the shortest or longest context), equally likely a priori; mean and relative least squares do "
-            "not fit.",
+            f"An offset is one of {len(fit)} statistics of y - T_gpu ({', '.join(fit)}), equally likely a priori; "
+            f"{', '.join(unfit) or 'none'} did not fit.",
             "The small-batch step is the cell with the smallest batch and shortest context; the long-context rise is "
             "that of the largest batch from the shortest to the longest context; the typical MoE step is the mean "
             "over its grid.",

@@ -16,8 +16,9 @@ type Array = NDArray[np.float64]
 
 def published_offsets(draws: Draws, reconstruction: Reconstruction) -> dict[tuple[str, str], Array]:
     """The offset of each (model, gpu) under the reading of each draw's imputation, ms, shape (draw,)."""
-    heads = reconstruction.cells.drop_duplicates("imputation").set_index("imputation")["reading"]
-    reading_of = heads.loc[draws.unit].to_numpy()
+    heads = reconstruction.cells.drop_duplicates("imputation")
+    readings = dict(zip(heads["imputation"], heads["reading"], strict=True))
+    reading_of = np.array([readings[unit] for unit in draws.unit.tolist()])
     offsets = {}
     for model, gpu, mask in draws.pairs():
         value = np.empty(len(draws.unit))
@@ -39,8 +40,8 @@ def two_numbers(
     """Raw and residual MAPE of every (model, gpu) and pooled, under the three estimands.
 
     As measured: the cells at hand, with the published offset of each imputation or, for measured cells, with the
-    posterior means of T_gpu and of the anchor's floor. Expected: over new measurements, given the parameters. Re-run: of
-    one new measurement of every cell.
+    posterior means of T_gpu and of the anchor's floor. Expected: over new measurements, given the parameters.
+    Re-run: of one new measurement of every cell.
     """
     rng = np.random.default_rng(seed)
     rows, columns = [], {}
@@ -152,23 +153,26 @@ def floors(
         floor = draws.floor_ms[:, mask][:, 0]
         estimate = draws.estimate(floor, "floor of a (GPU, model)", "ms")
         by_model.append({"gpu": gpu, "model": model, "floor": estimate.data})
-        if figures is None or offsets is None or not figures.has(model, gpu, "self_floor"):
+        if figures is None or offsets is None:
             continue
+        named = [q for q in ("anchor_offset", "self_floor") if figures.has(model, gpu, q)]
+        if not named:
+            continue
+        value = figures.value(model, gpu, named[0])
         reading = draws.estimate(offsets[model, gpu], "offset under the study's reading", "ms")
         gap = draws.estimate(floor - offsets[model, gpu], "floor minus the study's reading", "ms")
         own.append(
             {
                 "model": model,
                 "gpu": gpu,
-                "published": figures.value(model, gpu, "self_floor"),
+                "published": value,
                 "reading": reading.data,
                 "floor": estimate.data,
                 "difference": gap.data,
-                "why": f"The study's {figures.value(model, gpu, 'self_floor'):g} ms is one statistic of the pair's 15 "
-                "differences y - T_gpu (a median, a least-MAPE offset, or the mean of a subset; which one is unknown, so "
-                "the readings that fit are mixed). The model's floor is the offset that the Bayesian model gives the "
-                "pair: cells weigh by their noise, and the floor is drawn towards those of the same GPU. They differ by "
-                f"{gap} ms (90 % interval).",
+                "why": f"The study's {value:g} ms is one statistic of the pair's 15 differences y - T_gpu (a median, a "
+                "least-MAPE offset, or the mean of a subset; which one is unknown, so the readings that fit are "
+                "mixed). The model's floor is an offset for all 15 cells, each weighed by its noise, and is drawn "
+                f"towards the floors of the same GPU and model. It lies {gap} ms above the study's (90 % interval).",
             }
         )
     return {"by_class": by_class, "by_model": by_model, "self_floors": own}

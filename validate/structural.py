@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from models.gpus import GpuSpec
 from models.shapes import ModelShapes
 from validate.draws import Draws
+from validate.hypotheses import say
 
 type Array = NDArray[np.float64]
 
@@ -49,7 +50,7 @@ def _corner(draws: Draws, model: str, gpu: str, batch: float, context: float) ->
 
 
 def _common(draws: Draws, gpu: str, models: Sequence[str]) -> list[tuple[float, float]]:
-    """(batch, context) that the most models share, those of the anchor where it is there."""
+    """(batch, context) at which all models were measured, in order."""
     sets = []
     for model in models:
         mask = draws.mask(model, gpu)
@@ -94,7 +95,7 @@ def _small_batch(
     order = _order_probability(draws, values, [shapes[m].parameters for m in models], what)
     return {
         "name": f"small-batch order on {gpu}",
-        "statement": f"On {gpu} the {what}" + _reading(order, len(models)),
+        "statement": _statement(gpu, what, order, len(models)),
         **order,
         "rows": [
             {
@@ -145,14 +146,14 @@ def _context_rise(
     order = _order_probability(draws, rises, [shapes[m].kv_bytes_per_token for m in models], what)
     return {
         "name": f"context rise on {gpu}",
-        "statement": f"On {gpu} the {what}" + _reading(order, len(models)),
+        "statement": _statement(gpu, what, order, len(models)),
         **order,
         "rows": rows,
     }
 
 
-def _reading(order: Mapping[str, Any], models: int) -> str:
-    probability, share = order["probability"]["value"], order["concordant"]["value"]
+def _statement(gpu: str, what: str, order: Mapping[str, Any], models: int) -> str:
     if models <= 4:
-        return f": probability of the whole order {probability:.2f}."
-    return f": {100 * share:.0f} % of {order['pairs']} pairs of models are in that order."
+        return f"Probability that on {gpu} the {what}, without exception: {say(order['probability']['value'])}."
+    share = 100 * order["concordant"]["value"]
+    return f"On {gpu} the {what} in {share:.0f} % of the {order['pairs']} pairs of models."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import models.classes
 from models.floors import FloorStructure
 from models.gpus import GpuSpec
+from models.kernels import Experts
 from models.shapes import ModelShapes
 from validate import __version__, resources
 from validate.errors import InputError
@@ -103,7 +104,7 @@ class Roof:
 
     preset: str = "study"
     treatment: str = "cut"
-    experts: str = "active"
+    experts: Experts = "active"
 
     def __post_init__(self) -> None:
         _one_of("preset", self.preset, PRESETS)
