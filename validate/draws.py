@@ -52,10 +52,10 @@ class Estimate:
 
     def __str__(self) -> str:
         digits = self.digits
-        text = f"{self.value:.{digits}f}"
+        text = f"{self.value:z.{digits}f}"
         if "90" in self.intervals:
             low, high = self.intervals["90"]
-            text += f" [{low:.{digits}f}, {high:.{digits}f}]"
+            text += f" [{low:z.{digits}f}, {high:z.{digits}f}]"
         return text
 
     @property
@@ -187,7 +187,7 @@ class Draws:
     def mcse(self, values: ArrayLike) -> float:
         """Monte Carlo standard error of the weighted mean, with `unit` as the unit."""
         array = np.asarray(values, dtype=float)
-        units, at = np.unique(self.unit, return_inverse=True)
+        at = np.unique(self.unit, return_inverse=True)[1]
         mass = np.bincount(at, self.weight)
         total = np.bincount(at, self.weight * array)
         centre = total.sum()

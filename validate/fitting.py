@@ -236,7 +236,7 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
         constants,
         recomputed,
         _imputed_tree(draws),
-        "three constants and a launch latency per GPU; floors added, signed",
+        "three constants and a launch latency per GPU; floors per (GPU, model), added, signed",
         "the study's own, latent in each imputation",
         tuple(notes),
     )
@@ -467,6 +467,7 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
                     label = _variant(other_query, other)
                     variants[label], found, constants[label], _ = fitted.fit(other_query, other)
                     fits += found
+    tree.attrs["label"] = MEASURED
     kept = None
     if measurements.flagged_grids and not primary_only:
         kept, found, _, _ = _Measured(study, measurements.without_flagged(), seed, quiet).fit(query, treatment)

@@ -245,8 +245,8 @@ def _family(draws: Draws, family: str, margins: Margins) -> dict[str, Any]:
     if off:
         sentences.append(
             f"{family}: the slope of the step on T_gpu lies outside 1 +- {margins.slope_rope:g} on {', '.join(off)}: "
-            "either the part of T_gpu that varies over the grid is wrong there, or the floor is not constant. The level "
-            "alone would not show it."
+            "either the part of T_gpu that varies over the grid is wrong there, or the floor is not constant. The "
+            "level alone would not show it."
         )
     return {
         "family": family,
@@ -316,8 +316,8 @@ def _moe_level(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], marg
         "level": estimate.data,
         "floor_above_anchor": floor.data,
         "sentence": f"H2a {verdict}: under the anchor's floor {model} on {gpu} has an expected MAPE of {estimate} %; "
-        f"P(it is below {margins.h1_absolute:g} %) is {say(share.value)}. Its own floor minus the anchor's is {floor} ms "
-        "(90 % intervals).",
+        f"P(it is below {margins.h1_absolute:g} %) is {say(share.value)}. Its own floor minus the anchor's is {floor} "
+        "ms (90 % intervals).",
     }
 
 
@@ -339,10 +339,10 @@ def _moe_dispatch(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], m
         f"the cells; P(it is below {margins.dispatch_percent:g} % of every step) is {say(below.value)}."
     )
     if kappa_sd > 0.5:
-        spread = f"by +-{kappa_sd:.2g}" if kappa_sd < 1e3 else "without bound"
+        spread = f"by +-{kappa_sd:.1f}" if kappa_sd < 1e3 else "without bound"
         sentence += (
-            f" Whether it really is of that size cannot be tested here: beside a free floor the steps leave a factor on "
-            f"it uncertain {spread}, where half the sd of 1 that a prior on it would have is the limit."
+            f" Whether it really is of that size cannot be tested here: beside a free floor the steps leave a factor "
+            f"on it uncertain {spread}, where half the sd of 1 that a prior on it would have is the limit."
         )
     return {
         "model": model,
@@ -459,12 +459,16 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
     numbers = slope_summary(draws, mask, margins)
     first, doubled = weights["as stated"], weights["doubled"]
     if verdict == NOT_TESTED:
-        told = f"P(the former is above {margins.h1_absolute:g} %) is {say(diverges.value)}: nothing to explain is shown"
+        told = (
+            f"P(the former is above {margins.h1_absolute:g} %) is {say(diverges.value)}: no divergence is shown, so "
+            "that there is nothing to test there."
+        )
     else:
         told = (
             f"P(the latter is below {margins.h1_absolute:g} %) is {say(recovered.value)}. Posterior weights of three "
             f"explanations: offset only {say(first['offset only'])}, scale only {say(first['scale only'])}, both "
-            f"{say(first['both'])} (offset only {say(doubled['offset only'])} with twice the prior sds)"
+            f"{say(first['both'])} (offset only {say(doubled['offset only'])} with twice the prior sds): {verdict} "
+            "there."
         )
     return {
         "model": model,
@@ -480,7 +484,7 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
         "cos2": collinearity(draws, mask),
         "sentence": f"{model} on {gpu} has an expected MAPE of {level} % under the anchor's floor and a MAPE of "
         f"{own_level} % with an offset of its own (each cell left out in turn); its floor minus the anchor's is "
-        f"{floor} ms (90 % intervals). {told}: {verdict} there.",
+        f"{floor} ms (90 % intervals). {told}",
     }
 
 
