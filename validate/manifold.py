@@ -79,6 +79,7 @@ def _gram_solve(left: Array, right: Array, rhs: Array) -> Array:
         return solution
 
 
+@np.errstate(all="ignore")  # trial points far out overflow, and are then refused
 def project(
     manifold: Manifold,
     q: Array,
@@ -142,7 +143,7 @@ def _gauss_newton(manifold: Manifold, q: Array, steps: int) -> tuple[Array, Arra
         move = np.einsum("cmn,cm->cn", jacobian, shift[..., 0])
         length = np.sqrt((move**2).sum(-1))
         move *= np.minimum(1.0, 4.0 / np.maximum(length, 1e-300))[:, None]
-        trial = q[active] - move
+        trial = q[active] - np.where(np.isfinite(move), move, 0.0)
         trial_value = manifold.value(trial)
         trial_size = np.sqrt((trial_value**2).mean(-1))
         better = trial_size < size[active]
@@ -166,7 +167,7 @@ def _geodesic(manifold: Manifold, q: Array, p: Array, jacobian: Array, inverse: 
     free = q + h[:, None] * p
     multiplier = np.zeros(jacobian.shape[:2])
     target = free.copy()
-    todo = np.arange(len(q))
+    todo = np.flatnonzero(np.isfinite(free).all(-1))
     done = np.zeros(len(q), bool)
     for iteration in range(8):
         value = manifold.value(target[todo])
@@ -182,9 +183,11 @@ def _geodesic(manifold: Manifold, q: Array, p: Array, jacobian: Array, inverse: 
             shift = _gram_solve(manifold.jacobian(target[todo]), jacobian[todo], value)
         multiplier[todo] -= shift
         target[todo] = free[todo] + np.einsum("cmn,cm->cn", jacobian[todo], multiplier[todo])
+        todo = todo[np.isfinite(target[todo]).all(-1)]
     return target, done
 
 
+@np.errstate(all="ignore")
 def sample(
     manifold: Manifold,
     q: Array,
