@@ -5,7 +5,7 @@ noise. `Estimate` is one number of a report: value, intervals, Monte Carlo error
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,22 @@ class Draws:
             rows = self.unit == unit
             out[rows] = values[rows].mean(0)
         return out
+
+    def where(self, keep: NDArray[np.bool_]) -> "Draws":
+        """The same draws for some of the cells (a mask over cells); floors of classes stay."""
+        names = (
+            "batch",
+            "context",
+            "step_ms",
+            "gpu_ms",
+            "dispatch_ms",
+            "floor_ms",
+            "anchor_floor_ms",
+            "noise_ms",
+        )
+        parts = {name: values[:, keep] for name, values in self.parts_ms.items()}
+        fewer = {name: getattr(self, name)[:, keep] for name in names}
+        return replace(self, cells=self.cells.where(keep), parts_ms=parts, **fewer)
 
     def pairs(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
         """(model, gpu, mask over cells) of every measured pair, in order."""

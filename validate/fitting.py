@@ -62,7 +62,8 @@ class Evidence:
     variants : mapping of name to Draws
         Other treatments of the same data.
     without_flagged : Draws or None
-        The primary treatment refitted without flagged (model, GPU) grids, where there are any.
+        The primary treatment without flagged (model, GPU) grids, where there are any: refitted where they could have
+        moved the constants or the anchor's floors.
     measurements : Measurements or None
     reconstruction : Reconstruction or None
     fits : list of dict
@@ -469,9 +470,16 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
                     fits += found
     tree.attrs["label"] = MEASURED
     kept = None
-    if measurements.flagged_grids and not primary_only:
-        kept, found, _, _ = _Measured(study, measurements.without_flagged(), seed, quiet).fit(query, treatment)
-        fits += [row | {"name": f"{row['name']}, without flagged grids"} for row in found]
+    flagged = set(measurements.flagged_grids)
+    if flagged and not primary_only:
+        if treatment == "cut" and not any(model == study.anchor for model, _ in flagged):
+            # Constants and anchor floors come from the anchor's cells, which all stay; all that a refit could move is
+            # how far other floors are drawn together.
+            pairs = zip(cells.model.tolist(), cells.gpu.tolist(), strict=True)
+            kept = draws.where(np.array([pair not in flagged for pair in pairs]))
+        else:
+            kept, found, _, _ = _Measured(study, measurements.without_flagged(), seed, quiet).fit(query, treatment)
+            fits += [row | {"name": f"{row['name']}, without flagged grids"} for row in found]
     return Evidence(
         study,
         draws,

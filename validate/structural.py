@@ -13,6 +13,9 @@ from validate.hypotheses import say
 
 type Array = NDArray[np.float64]
 
+FEWEST = 2
+"""Cells that a pair must have to enter: models with single cells would leave no cell that all share."""
+
 
 def structural(
     draws: Draws,
@@ -20,7 +23,7 @@ def structural(
     gpus: Mapping[str, GpuSpec],
     published: Mapping[tuple[str, str, str], float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Ordering of small-batch steps by model size, and of context rises by KV bytes, per GPU.
+    """Ordering of small-batch steps by T_gpu, and of context rises by KV bytes, per GPU.
 
     Each step is allowed its measurement noise: what is ordered is what a re-run would show.
 
@@ -34,8 +37,9 @@ def structural(
     noisy = draws.step_ms + draws.noise_ms * rng.standard_normal(draws.noise_ms.shape)
     found = []
     for gpu in draws.cells.gpus:
-        models = [m for m, g, _ in draws.pairs() if g == gpu and draws.classes[m] != "moe"]
-        read = _small_batch(draws, noisy, gpu, models, shapes, published)
+        dense = [(m, mask) for m, g, mask in draws.pairs() if g == gpu and draws.classes[m] != "moe"]
+        models = [m for m, mask in dense if mask.sum() >= FEWEST]
+        read = _small_batch(draws, noisy, gpu, models, published)
         found += [read] if read else []
         read = _context_rise(draws, noisy, gpu, models, shapes, gpus[gpu], published)
         found += [read] if read else []
@@ -81,18 +85,21 @@ def _small_batch(
     noisy: Array,
     gpu: str,
     models: Sequence[str],
-    shapes: Mapping[str, ModelShapes],
     published: Mapping[tuple[str, str, str], float],
 ) -> dict[str, Any] | None:
     common = _common(draws, gpu, models)
-    if not common or len({shapes[m].parameters for m in models}) < 2:
+    if not common or len(models) < 2:
         return None
     batch, context = common[0]
-    models = sorted(models, key=lambda m: shapes[m].parameters)
-    cells = [_corner(draws, m, gpu, batch, context) for m in models]
-    values = [noisy[:, c] for c in cells if c is not None]
-    what = f"steps at B = {batch:g}, L = {context:g} rise with the number of parameters"
-    order = _order_probability(draws, values, [shapes[m].parameters for m in models], what)
+    predicted = {}
+    for m in models:
+        cell = _corner(draws, m, gpu, batch, context)
+        assert cell is not None
+        predicted[m] = float(draws.weight @ draws.gpu_ms[:, cell]), cell
+    models = sorted(models, key=lambda m: predicted[m])
+    cells = [predicted[m][1] for m in models]
+    what = f"steps at B = {batch:g}, L = {context:g} rise with T_gpu, the order that shapes alone predict"
+    order = _order_probability(draws, [noisy[:, c] for c in cells], [predicted[m][0] for m in models], what)
     return {
         "name": f"small-batch order on {gpu}",
         "statement": _statement(gpu, what, order, len(models)),
