@@ -81,13 +81,13 @@ def test_density_is_that_of_the_plain_hierarchy(
     model = bayes.build_model(data, None, classes, FloorStructure(), "fixed", gpu_ms=branch_ms(cells), known=known)
     point = {k: rng.normal(0.0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
     scales = ("floor_sd_gpu_ms", "floor_sd_class_ms", "floor_sd_pair_ms")
-    noises = ("noise_relative", "noise_ms")
     flats = [n for n in ("z_floor", "z_unmeasured") if n in point]
     (floors,) = model.replace_rvs_by_values([model["floor_ms"]])
     floor = model.compile_fn(floors, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
     logp = model.compile_logp(mode="FAST_COMPILE")(point)
     sds = [float(np.exp(point[f"{n}_log__"])) for n in scales]
-    relative, absolute = (float(np.exp(point[f"{n}_log__"])) for n in noises)
+    level, spread, own = point["noise_level"], np.exp(point["noise_spread_log__"]), point["noise_own"]
+    relative, absolute = np.exp(level + spread * own)[data.model_code], float(np.exp(point["noise_ms_log__"]))
     grid_ms = floor(point)
 
     free = [(n, i) for n in flats for i in np.ndindex(point[n].shape)]
@@ -108,8 +108,10 @@ def test_density_is_that_of_the_plain_hierarchy(
     p = bayes.DEFAULT_PRIORS
     for sd, scale in zip(sds, (p.floor_sd_gpu_ms, p.floor_sd_group_ms, p.floor_sd_pair_ms), strict=True):
         expected += np.log(2.0) + stats.t.logpdf(sd, 3, scale=scale) + np.log(sd)
-    for value, (median, sd) in ((relative, p.noise_relative), (absolute, p.noise_ms)):
-        expected += stats.norm.logpdf(np.log(value), np.log(median), sd)
+    median, sd = p.noise_relative
+    expected += stats.norm.logpdf(level, np.log(median), sd) + stats.norm.logpdf(own).sum()
+    expected += np.log(2.0) + stats.norm.logpdf(spread, 0.0, p.noise_spread) + np.log(spread)
+    expected += stats.norm.logpdf(np.log(absolute), np.log(p.noise_ms[0]), p.noise_ms[1])
     gpus, labels = list(model.coords["gpu"]), list(model.coords["class"])
     at = [gpus.index(g) for g in data.gpu], [labels.index(CLASSES[m]) for m in data.model]
     step = branch_ms(cells) + grid_ms[at]
@@ -144,8 +146,8 @@ def test_coverage_of_floors_and_noise(compiled: sampling.Compiled) -> None:
         n += FLOORS.size
     low, high = stats.binom.interval(0.999, n, 0.9)
     assert low <= inside <= high
-    low, high = np.array([np.quantile(f.draws["noise_relative"], [0.05, 0.95]) for f in fits]).T
-    assert ((low < 0.03) & (high > 0.03)).sum() >= stats.binom.ppf(0.001, len(fits), 0.9)
+    low, high = np.array([np.quantile(f.draws["noise_relative"], [0.05, 0.95], axis=0) for f in fits]).swapaxes(0, 1)
+    assert ((low < 0.03) & (high > 0.03)).sum() >= stats.binom.ppf(0.001, low.size, 0.9)
 
 
 def test_negative_floor_through_zero_is_no_barrier(compiled: sampling.Compiled) -> None:

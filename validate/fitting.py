@@ -569,6 +569,7 @@ class _Measured:
         unit: NDArray[np.int64] | None = None,
     ) -> Draws:
         from models.bayes import efficiency_of
+        from models.sampling import thin
 
         cells, anchor = self.cells, self.study.anchor
         assert cells.step_ms is not None
@@ -597,6 +598,7 @@ class _Measured:
             np.isin(cells.gpu, list(with_anchor)), floors[:, gpu_code, models.index(anchor)], np.nan
         )
         count = len(T)
+        class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
         return Draws(
             cells,
             MEASURED,

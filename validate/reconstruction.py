@@ -313,7 +313,7 @@ def reconstruct(
     Parameters
     ----------
     per_index : int
-        Grids kept per index.
+        Grids kept per index; a third as many for the sensitivity roof.
     folder : Path, optional
         Where finished parts are kept, so that an interrupted run resumes; nothing is kept if None.
     """
@@ -449,7 +449,8 @@ def _collect(
             )
         if not feasible:
             continue
-        draws = assemble(parts, intervals, per_index, [*_seed_of(index, SKUS, seed), 1])
+        wanted = per_index if index.roof.name == chosen else max(1, per_index // 3)
+        draws = assemble(parts, intervals, wanted, [*_seed_of(index, SKUS, seed), 1])
         count = len(draws[0])
         weight = 1.0 / (weighted * count) if index.roof.name == chosen and count else 0.0
         for k in range(count):
