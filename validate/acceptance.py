@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FEASIBLE_READINGS = ("median", "least MAPE", "smallest batch", "largest batch", "shortest context", "longest context")
 ROOF = ROOFS[2]
-EFFORT = Effort(probes=12, chains=24, warmup=200, draws=60, leapfrogs=5)
+EFFORT = Effort(probes=12, chains=12, warmup=150, draws=50, leapfrogs=4)
 
 
 @dataclass(frozen=True, eq=False)

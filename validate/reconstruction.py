@@ -1,9 +1,9 @@
 """Imputed grids: whole grids of cells that would print every published figure of the study.
 
 The study published aggregates; its cells are unseen. `reconstruct` samples cells, GPU times, constants and offsets
-given all figures at once, under each reading of the study (`inversion.Index`); `calibrate` shows on simulated
-studies that the sampler's intervals cover the truth. Everything made here is *imputed from published aggregates*: it
-follows from the published figures and the stated priors, and is no measurement.
+given all figures at once, under each reading of the study (`inversion.Index`); `validate.acceptance` measures on
+simulated studies how well the sampler's intervals cover the truth. Everything made here is *imputed from published
+aggregates*: it follows from the published figures and the stated priors, and is no measurement.
 """
 
 import hashlib

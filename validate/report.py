@@ -317,6 +317,15 @@ def _warnings(evidence: Evidence) -> list[str]:
     if slow:
         found.append(f"Fits that needed the stated escalation: {'; '.join(slow)}.")
     if evidence.reconstruction is not None:
+        sampled = evidence.reconstruction.indices.query("feasible")
+        slow_parts = int((sampled["rhat"] > 1.05).sum())
+        if slow_parts:
+            found.append(
+                f"The chains of {slow_parts} of {len(sampled)} parts of the reconstruction disagree (R-hat above "
+                f"1.05, median {sampled['rhat'].median():.2f}): imputed grids depend on where their chains started as well as "
+                "on the posterior. What coverage that leaves is measured on simulated studies, in the section on "
+                "imputed grids."
+            )
         share = falling_share(evidence.draws)
         found.append(
             f"In {100 * share:.0f} % of neighbouring cells an imputed step falls by more than 5 % where batch or "
