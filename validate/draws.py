@@ -102,6 +102,7 @@ class Draws:
     floor_ms : float array, shape (draw, cell)
         The floor of the cell's own (GPU, model).
     class_floor_ms : mapping of (gpu, class) to float array (draw,)
+        Measured: from a fit in which the models of a class share one floor per GPU. Imputed: mean of their floors.
     anchor_floor_ms : float array, shape (draw, cell)
         The anchor's floor on the cell's GPU; NaN where the anchor was not measured.
     noise_ms : float array, shape (draw, cell)

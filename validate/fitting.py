@@ -45,7 +45,7 @@ RECOMPUTED = 20
 """Imputations that a report refits as a check of the cache."""
 MAX_FAILED = 0.02
 """Share of imputations whose fit may fail its gate; they are listed and left out."""
-FIT: dict[str, Any] = {"draws": 800, "tune": 800, "chains": 4}
+FIT: dict[str, Any] = {"draws": 1200, "tune": 600, "chains": 4}
 BATCHES = 50
 """Consecutive batches of a measured posterior that serve as units of the Monte Carlo error."""
 
@@ -192,8 +192,7 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
         if not refit:
             notes.append("No cached posteriors match the imputed grids: every imputation was fitted anew.")
         compiled = _compile(grids, classes, PER_MODEL)
-        per_class = _compile(grids, classes, PER_CLASS)
-        stored = _fit_all(compiled, per_class, grids, quiet) | {"key": np.array(key)}
+        stored = _fit_all(compiled, grids, quiet)
     failed = np.flatnonzero(~stored["passed"])
     if len(failed) > MAX_FAILED * len(grids.weight):
         raise GateError(f"{len(failed)} of {len(grids.weight)} fits to imputed grids failed their gate")
@@ -216,7 +215,7 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
         }
     }
     row = {
-        "name": f"{len(grids.weight)} imputed grids, floor per (GPU, model) and per (GPU, class)",
+        "name": f"{len(grids.weight)} imputed grids, floor per (GPU, model)",
         "passed": not len(failed),
         "failed": failed.tolist(),
         "rhat": float(stored["rhat"][good].max()),
@@ -277,7 +276,7 @@ def build_cache(study: "Study", folder: Path | None = None, *, quiet: bool = Tru
     folder = folder or study.data.path.parent
     grids = _Imputed.of(load_reconstruction(folder).cells)
     classes = {m: study.class_of(m) for m in grids.cells.models}
-    stored = _fit_all(_compile(grids, classes, PER_MODEL), _compile(grids, classes, PER_CLASS), grids, quiet)
+    stored = _fit_all(_compile(grids, classes, PER_MODEL), grids, quiet)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, key=np.array(_cache_key(folder, classes)), **stored)
     return write_bytes(folder / CACHE, buffer.getvalue())
@@ -298,29 +297,25 @@ def _fit_some(compiled: "Compiled", grids: _Imputed, which: Sequence[int], first
     return fit_many(compiled, data, seeds, keep=KEEP, progress=not quiet, **FIT)
 
 
-def _fit_all(per_model: "Compiled", per_class: "Compiled", grids: _Imputed, quiet: bool) -> dict[str, Any]:
-    everything = range(len(grids.weight))
-    by_model = _fit_some(per_model, grids, everything, 1_000, quiet)
-    by_class = _fit_some(per_class, grids, everything, 101_000, quiet)
+def _fit_all(compiled: "Compiled", grids: _Imputed, quiet: bool) -> dict[str, Any]:
+    fits = _fit_some(compiled, grids, range(len(grids.weight)), 1_000, quiet)
 
-    def stack(fits: Sequence[Any], name: str) -> NDArray[np.float32]:
+    def stack(name: str) -> NDArray[np.float32]:
         return np.stack([f.draws[name] for f in fits]).astype(np.float32)
 
-    last = [(m.attempts[-1].diagnostics, c.attempts[-1].diagnostics) for m, c in zip(by_model, by_class, strict=True)]
+    last = [f.attempts[-1].diagnostics for f in fits]
     return {
-        "gpus": np.array(per_model.coords["gpu"], dtype=str),
-        "models": np.array(per_model.coords["model"], dtype=str),
-        "classes": np.array(per_class.coords["class"], dtype=str),
-        "floor_model": stack(by_model, "floor_ms"),
-        "floor_class": stack(by_class, "floor_ms"),
-        "noise_relative": stack(by_model, "noise_relative"),
-        "noise_ms": stack(by_model, "noise_ms"),
-        "passed": np.array([m.passed and c.passed for m, c in zip(by_model, by_class, strict=True)]),
-        "rhat": np.array([max(m.rhat, c.rhat) for m, c in last]),
-        "ess": np.array([min(m.ess_bulk, m.ess_tail, c.ess_bulk, c.ess_tail) for m, c in last]),
-        "divergences": np.array([m.divergences + c.divergences for m, c in last]),
-        "ebfmi": np.array([min(m.ebfmi, c.ebfmi) for m, c in last]),
-        "attempts": np.array([max(len(m.attempts), len(c.attempts)) for m, c in zip(by_model, by_class, strict=True)]),
+        "gpus": np.array(compiled.coords["gpu"], dtype=str),
+        "models": np.array(compiled.coords["model"], dtype=str),
+        "floor_model": stack("floor_ms"),
+        "noise_relative": stack("noise_relative"),
+        "noise_ms": stack("noise_ms"),
+        "passed": np.array([f.passed for f in fits]),
+        "rhat": np.array([d.rhat for d in last]),
+        "ess": np.array([min(d.ess_bulk, d.ess_tail) for d in last]),
+        "divergences": np.array([d.divergences for d in last]),
+        "ebfmi": np.array([d.ebfmi for d in last]),
+        "attempts": np.array([len(f.attempts) for f in fits]),
     }
 
 
@@ -378,12 +373,13 @@ def _imputed_draws(
     own_floor = floors[:, gpu_code, model_code]
     relative = flat(stored["noise_relative"][which])[:, [cells.models.index(m) for m in cells.model]]
     noise = np.sqrt(flat(stored["noise_ms"][which])[:, None] ** 2 + (relative * (T + own_floor)) ** 2)
-    klass = stored["classes"].tolist()
-    by_class = flat(stored["floor_class"][which])
     weight = np.repeat(grids.weight[which] / keep, keep)
     if not weight.sum():
         weight = np.full(len(weight), 1.0)
-    measured = {(g, classes[m]) for g, m in zip(cells.gpu, cells.model, strict=True)}
+    members: dict[tuple[str, str], set[int]] = {}
+    for g, m in zip(cells.gpu.tolist(), cells.model.tolist(), strict=True):
+        members.setdefault((g, classes[m]), set()).add(models.index(m))
+    by_class = {(g, c): floors[:, gpus.index(g), sorted(own)].mean(-1) for (g, c), own in members.items()}
     return Draws(
         cells,
         IMPUTED,
@@ -396,7 +392,7 @@ def _imputed_draws(
         {k: spread(np.concatenate([p[k] for p in parts_list])) for k in parts_list[0]},
         spread(np.concatenate(dispatch_list)),
         own_floor,
-        {(g, c): by_class[:, gpus.index(g), klass.index(c)] for g in gpus for c in klass if (g, c) in measured},
+        by_class,
         floors[:, gpu_code, anchor],
         noise,
         np.repeat(which, keep),

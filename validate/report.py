@@ -322,9 +322,9 @@ def _warnings(evidence: Evidence) -> list[str]:
         if slow_parts:
             found.append(
                 f"The chains of {slow_parts} of {len(sampled)} parts of the reconstruction disagree (R-hat above "
-                f"1.05, median {sampled['rhat'].median():.2f}): imputed grids depend on where their chains started as well as "
-                "on the posterior. What coverage that leaves is measured on simulated studies, in the section on "
-                "imputed grids."
+                f"1.05, median {sampled['rhat'].median():.2f}): imputed grids depend on where their chains started "
+                "as well as on the posterior. What coverage that leaves is measured on simulated studies, in the "
+                "section on imputed grids."
             )
         share = falling_share(evidence.draws)
         found.append(

@@ -144,8 +144,9 @@ def floors(
     draws: Draws, figures: PublishedFigures | None, offsets: Mapping[tuple[str, str], Array] | None
 ) -> dict[str, Any]:
     """Floors per (GPU, class) and per (GPU, model), and published self-floors beside the model's."""
+    what = "mean floor of the models of a class" if draws.label == IMPUTED else "floor shared by a (GPU, class)"
     by_class = [
-        {"gpu": gpu, "class": klass, "floor": draws.estimate(v, "floor of a (GPU, class)", "ms").data}
+        {"gpu": gpu, "class": klass, "floor": draws.estimate(v, what, "ms").data}
         for (gpu, klass), v in draws.class_floor_ms.items()
     ]
     by_model, own = [], []
