@@ -151,9 +151,7 @@ def test_the_stack_must_be_chosen_and_exist(read):
     lines = [row(1024, 16, 11.0), row(1024, 16, 9.0, stack="TensorRT-LLM")]
     with pytest.raises(InputError, match=r"mixes TensorRT-LLM, vLLM; choose one with --stack"):
         read(lines)
-    with pytest.raises(
-        InputError, match=r"stack 'TGI' is not in the file; expected one of TensorRT-LLM, vLLM"
-    ):
+    with pytest.raises(InputError, match=r"stack 'TGI' is not in the file; expected one of TensorRT-LLM, vLLM"):
         read(lines, stack="TGI")
     with pytest.raises(InputError, match="mode 'eager' cannot be chosen"):
         read(lines, stack="vLLM", mode="eager")
@@ -205,9 +203,7 @@ def test_mfu_of_a_prompt_is_plausible_on_every_gpu(grids):
 def test_mfu_at_batch_1_agrees_with_the_spread_that_is_carried(shared, grids):
     """Fig_1_b of the same study (A100, TensorRT-LLM, batch 1) varies prompt and output length separately."""
     series = pd.read_csv(shared / "data" / "argonne" / "Fig_1_b_Heatmap_input_vs_output.csv")
-    latency_ms = 1e3 * series.pivot_table(
-        index="max_input_length", columns="max_output_len", values="latency"
-    )
+    latency_ms = 1e3 * series.pivot_table(index="max_input_length", columns="max_output_len", values="latency")
     step_ms = (latency_ms[256] - latency_ms[128]) / 128  # mean at context prompt + 191.5
     per_token = (step_ms[4096] - step_ms[1024]) / 3072
     prefill = latency_ms[128] - 127 * (step_ms - 128.5 * per_token)  # 127 steps, mean context prompt + 63
@@ -218,9 +214,7 @@ def test_mfu_at_batch_1_agrees_with_the_spread_that_is_carried(shared, grids):
 
 
 def test_qwen2_of_tensorrt_on_h100_at_2048_is_corrupt_and_nothing_else_is(grids):
-    below = {
-        s: m.excluded[m.excluded["reason"] == "step below the physical minimum"] for s, m in grids.items()
-    }
+    below = {s: m.excluded[m.excluded["reason"] == "step below the physical minimum"] for s, m in grids.items()}
     assert below["vLLM"].empty
     cells = below["TensorRT-LLM"][["model", "gpu", "length"]].drop_duplicates().to_numpy().tolist()
     assert cells == [["Qwen2-7B", "H100", 2048.0]]
@@ -264,9 +258,7 @@ def test_flags_of_the_real_grids(grids):
         ("Mistral-7B-v0.1", "H100"),
     )
     jump = flagged[flagged["reason"].str.startswith("more than linear")]
-    assert jump[["model", "gpu", "batch", "length"]].to_numpy().tolist() == [
-        ["Mistral-7B-v0.1", "H100", 32.0, 2048.0]
-    ]
+    assert jump[["model", "gpu", "batch", "length"]].to_numpy().tolist() == [["Mistral-7B-v0.1", "H100", 32.0, 2048.0]]
     assert len(grids["vLLM"].without_flagged().frame) == 340 - 16 - 20 - 20
 
 
@@ -290,9 +282,7 @@ def test_repeats_are_few_and_differ_by_percents(grids):
     repeated = grids["vLLM"].frame
     repeated = repeated[repeated["repeat"] > 0]
     assert sorted(repeated["model"]) == ["DeciLM-7B", "Llama-2-7B", "Qwen2-7B"]
-    assert set(zip(repeated["gpu"], repeated["batch"], repeated["length"], strict=True)) == {
-        ("H100", 32, 1024)
-    }
+    assert set(zip(repeated["gpu"], repeated["batch"], repeated["length"], strict=True)) == {("H100", 32, 1024)}
     assert 0.01 < grids["vLLM"].repeat_spread() < 0.03
     assert np.isnan(grids["TensorRT-LLM"].repeat_spread())
 

@@ -34,9 +34,7 @@ class Spy:
 
 
 def answer(verdict="supported"):
-    return SimpleNamespace(
-        summary="all is well", data={"status": "ok", "mape": float("nan")}, verdict=verdict
-    )
+    return SimpleNamespace(summary="all is well", data={"status": "ok", "mape": float("nan")}, verdict=verdict)
 
 
 @pytest.fixture
@@ -137,10 +135,7 @@ def test_report_hands_on_its_options(spies):
 
 def test_reconstruct_hands_on_what_is_given(spies):
     assert cli.main(["reconstruct"]) == 0
-    assert (
-        cli.main(["reconstruct", "--out", "grids.csv.gz", "--seed", "0", "--per-index", "2", "--jobs", "1"])
-        == 0
-    )
+    assert cli.main(["reconstruct", "--out", "grids.csv.gz", "--seed", "0", "--per-index", "2", "--jobs", "1"]) == 0
     given = {"out": Path("grids.csv.gz"), "seed": 0, "per_index": 2, "jobs": 1}
     assert [kwargs for _, kwargs in spies.impute.calls] == [{"quiet": True}, {**given, "quiet": True}]
 
@@ -214,9 +209,7 @@ def test_errors_become_one_line_and_a_code(spies, capsys, error, code, line):
         assert (out, err) == ("", line)
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug"), FileNotFoundError("bug")]
-)
+@pytest.mark.parametrize("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug"), FileNotFoundError("bug")])
 def test_a_bug_keeps_its_traceback(spies, error):
     spies.run.answer = error
     with pytest.raises(type(error)):

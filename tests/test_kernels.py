@@ -113,9 +113,7 @@ def test_architectures_other_than_llama():
 
 def test_a_sliding_window_ends_the_growth_of_the_cache_read():
     work = decode_work("Mistral-7B-v0.1", 2, [4095, 4096, 9000], gpu="H100")
-    np.testing.assert_array_equal(
-        kernel(work, "kv_bytes", "attention"), 2 * 131072 * np.array([4095, 4096, 4096])
-    )
+    np.testing.assert_array_equal(kernel(work, "kv_bytes", "attention"), 2 * 131072 * np.array([4095, 4096, 4096]))
 
 
 def test_activations_count_only_where_a_tensor_exceeds_the_l2():

@@ -322,9 +322,7 @@ def test_a_file_of_which_nothing_can_be_used_is_refused(refusal):
 def grid_lines(steps, gpu="H100"):
     """Lines for steps[batch, context] of batches 1, 2, 4 and contexts 512, 1024."""
     return [
-        f"Llama-3.1-8B,{gpu},{b},{c},{steps[i][j]}"
-        for i, b in enumerate((1, 2, 4))
-        for j, c in enumerate((512, 1024))
+        f"Llama-3.1-8B,{gpu},{b},{c},{steps[i][j]}" for i, b in enumerate((1, 2, 4)) for j, c in enumerate((512, 1024))
     ]
 
 

@@ -63,16 +63,12 @@ def foreign_folder(tmp_path) -> Path:
 
 def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"validate/cli.py", "models/cells.py", "validate/data/transfer-study/published_figures.csv"} <= {
-        *names
-    }
+    assert {"validate/cli.py", "models/cells.py", "validate/data/transfer-study/published_figures.csv"} <= {*names}
     catalogs = {f"models/catalog/{file.name}" for file in (ROOT / "models" / "catalog").glob("*.toml")}
     assert len(catalogs) >= 2
     assert catalogs <= {*names}
     study = ROOT / "data" / "transfer-study"
-    shipped = {
-        f"validate/data/transfer-study/{f.relative_to(study)}" for f in study.rglob("*") if f.is_file()
-    }
+    shipped = {f"validate/data/transfer-study/{f.relative_to(study)}" for f in study.rglob("*") if f.is_file()}
     assert shipped <= {*names}
     assert {name.split("/")[0].split("-")[0] for name in names} == {"models", "validate", "rooffloor"}
 

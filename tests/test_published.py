@@ -101,9 +101,7 @@ def brute_force(errors: tuple[Error, ...], cells: int, steps: tuple[float, float
     """The same bounds from every assignment of signs to single cells, offsets fixed."""
     offsets = np.array([e.offset_ms[0] for e in errors])
     low, high = np.inf, -np.inf
-    objective = (
-        np.r_[np.ones(cells), np.zeros(cells)] if which == "r" else np.r_[np.zeros(cells), np.ones(cells)]
-    )
+    objective = np.r_[np.ones(cells), np.zeros(cells)] if which == "r" else np.r_[np.zeros(cells), np.ones(cells)]
     for pattern in itertools.combinations_with_replacement(range(len(errors) + 1), cells):
         matrix, bound = [], []
         for j, error in enumerate(errors):
@@ -138,9 +136,7 @@ def test_sums_over_sign_patterns_are_as_good_as_single_cells(seed: int) -> None:
     )
     programme = GridProgramme(errors, 3, (3.0, 20.0))
     for which, coefficients in (("r", programme.share()), ("w", programme.inverse())):
-        assert programme.mean(coefficients) == pytest.approx(
-            brute_force(errors, 3, (3.0, 20.0), which), abs=1e-5
-        )
+        assert programme.mean(coefficients) == pytest.approx(brute_force(errors, 3, (3.0, 20.0), which), abs=1e-5)
 
 
 @settings(max_examples=30, deadline=None)
@@ -363,9 +359,7 @@ def test_but_it_can_where_they_differ_twofold(figures: PublishedFigures) -> None
 @pytest.mark.parametrize("seed", range(3))
 def test_a_study_printed_by_one_roof_is_not_excluded(figures: PublishedFigures, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    constants = Efficiency(
-        eta_bw=rng.uniform(0.3, 0.9), eta_fa=rng.uniform(0.3, 0.9), l_half=rng.uniform(0, 4000)
-    )
+    constants = Efficiency(eta_bw=rng.uniform(0.3, 0.9), eta_fa=rng.uniform(0.3, 0.9), l_half=rng.uniform(0, 4000))
     batch, context = (a.ravel() for a in np.meshgrid((1, 2, 4, 8, 16), (512, 2048, 8192), indexing="ij"))
     printed = {}
     for gpu in (H100, H200):

@@ -211,8 +211,7 @@ def test_peak_is_the_least(model, gpu, batch, context, efficiency, experts):
 @given(models, skus, batches, contexts, efficiencies)
 def test_active_experts_cost_no_more_than_distinct_than_balanced(model, gpu, batch, context, efficiency):
     active, distinct, balanced = (
-        gpu_ms(model, gpu, batch, context, efficiency, choice)
-        for choice in ("active", "distinct", "balanced")
+        gpu_ms(model, gpu, batch, context, efficiency, choice) for choice in ("active", "distinct", "balanced")
     )
     assert active <= distinct * (1 + 1e-13)
     assert distinct <= balanced * (1 + 1e-13)

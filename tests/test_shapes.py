@@ -191,11 +191,7 @@ def test_config_from_file_folder_and_dict(tmp_path: Path):
     assert by_folder == by_file
     assert by_folder.name == "tiny"
     by_dict = ModelShapes.from_hf_config(LLAMA, name="tiny")
-    assert (
-        by_dict.parameters
-        == by_folder.parameters
-        == 2 * 64000 + 3 * (64 * 128 + 64 * 64 + 3 * 64 * 160) + 7 * 64
-    )
+    assert by_dict.parameters == by_folder.parameters == 2 * 64000 + 3 * (64 * 128 + 64 * 64 + 3 * 64 * 160) + 7 * 64
 
 
 @pytest.mark.parametrize(
@@ -294,9 +290,7 @@ def test_shapes_from_toml(tmp_path: Path):
     assert ModelShapes.from_toml(path).parameters == ModelShapes.from_hf_config(LLAMA).parameters
     assert ModelShapes.from_toml(path).name == "own"
     with pytest.raises(ValueError, match="missing key 'head_dim'"):
-        ModelShapes.from_table(
-            "own", {"hidden": 64, "intermediate": 160, "layers": 3, "heads": 4, "kv_heads": 2}
-        )
+        ModelShapes.from_table("own", {"hidden": 64, "intermediate": 160, "layers": 3, "heads": 4, "kv_heads": 2})
     with pytest.raises(ValueError, match="unknown key 'hiden'"):
         ModelShapes.from_table("own", {"hiden": 4})
 

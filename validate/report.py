@@ -4,7 +4,7 @@ import importlib.metadata
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -326,6 +326,7 @@ def _warnings(evidence: Evidence) -> list[str]:
                 "as well as on the posterior. What coverage that leaves is measured on simulated studies, in the "
                 "section on imputed grids."
             )
+        found += _undercoverage(_acceptance(evidence.study.data.path.parent))
         share = falling_share(evidence.draws)
         found.append(
             f"In {100 * share:.0f} % of neighbouring cells an imputed step falls by more than 5 % where batch or "
@@ -339,6 +340,18 @@ def _warnings(evidence: Evidence) -> list[str]:
             "floors lie within 2 MCSE."
         )
     return found
+
+
+def _undercoverage(coverage: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A warning where the 90 % intervals of the reconstruction covered less than 90 % on simulated studies."""
+    short = [row for row in coverage if row["in_90"] < 0.9]
+    if not short:
+        return []
+    worst = ", ".join(f"{row['kind']} {100 * row['in_90']:.0f} %" for row in short)
+    return [
+        "On simulated studies the 90 % intervals of the reconstruction covered less than 90 %: "
+        f"{worst}. Intervals that come from the imputed grids are too narrow by that much."
+    ]
 
 
 def falling_share(draws: Draws, fall: float = 0.05) -> float:
