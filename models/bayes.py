@@ -10,8 +10,8 @@ Names in the posterior, with their dims:
 - ``floor_sd_gpu_ms``, ``floor_sd_class_ms`` (or ``_model_ms``), ``floor_sd_pair_ms``: scales of the SKU,
   class and pair effects. The effects themselves are integrated out; `predict_floor` draws floors of new
   SKUs and classes.
-- ``noise_relative`` (noisy_model) (σ), ``noise_level``, ``noise_spread``, ``noise_own`` (its hierarchy over models),
-  ``noise_ms`` (s), ``student_nu`` (Student-t only).
+- ``noise_relative`` (noisy_model) (σ) with its hierarchy over models ``noise_level``, ``noise_spread`` and
+  ``noise_own``; ``noise_ms`` (s); ``student_nu`` (Student-t only).
 - ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured): what the sampler moves in place of ``floor_ms``.
 
 Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
