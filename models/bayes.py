@@ -15,8 +15,8 @@ Names in the posterior, with their dims:
 - ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured): what the sampler moves in place of ``floor_ms``.
 
 Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
-``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, and ``anchor_floor_ms``. No variable has one value
-per cell, so that a compiled model can be refitted to other cells.
+``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, and ``anchor_floor_ms``. No
+variable has one value per cell, so that a compiled model can be refitted to other cells.
 
 Parametrisation. Floors with many cells are known to a tenth of a millisecond whatever the hierarchy says,
 and an error of η_bw moves all of them at once: non-centred effects then lie on narrow ridges, and centred
