@@ -45,7 +45,12 @@ def test_datatree_has_groups_dims_and_coords(fit: sampling.Fit) -> None:
     assert floor["gpu"].values.tolist() == ["A", "B"]
     assert floor["class"].values.tolist() == ["small", "large"]
     assert tree["observed_data"]["step_ms"].dims == ("cell",)
-    assert set(tree["constant_data"].data_vars) == {"gpu_ms", "known_sd_ms", "pair_code"}
+    assert set(tree["constant_data"].data_vars) == {
+        "gpu_ms",
+        "known_sd_ms",
+        "noisy_model_code",
+        "pair_code",
+    }
 
 
 def test_opens_with_arviz(fit: sampling.Fit) -> None:

@@ -277,10 +277,16 @@ class Reconstruction:
         return f"Reconstruction({grids} grids {LABEL}; {back} of {len(self.figures)} published figures return)"
 
     @property
+    def readings(self) -> dict[str, bool]:
+        """Offset readings, and whether each fits under any grid, roof and prior: on every GPU at once."""
+        whole = self.indices.groupby(["reading", "grid", "roof", "discrepancy"], sort=False)["feasible"].all()
+        return {str(name): bool(fits) for name, fits in whole.groupby("reading", sort=False).any().items()}
+
+    @property
     def summary(self) -> str:
         """The same, with the figures that do not return and the readings that are infeasible."""
-        tried = self.indices.groupby("reading")["feasible"].any()
-        lines = [repr(self), f"infeasible offset readings: {', '.join(tried.index[~tried]) or 'none'}"]
+        unfit = [name for name, fits in self.readings.items() if not fits]
+        lines = [repr(self), f"infeasible offset readings: {', '.join(unfit) or 'none'}"]
         for row in self.data["figures"]:
             if row["share_within"] <= 0.995:
                 lines.append(

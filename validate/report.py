@@ -281,8 +281,8 @@ def _assumptions(evidence: Evidence) -> list[str]:
             "left at 1."
         )
         assert evidence.reconstruction is not None
-        tried = evidence.reconstruction.indices.groupby("reading", sort=False)["feasible"].any()
-        fit, unfit = tried.index[tried].tolist(), tried.index[~tried].tolist()
+        readings = evidence.reconstruction.readings
+        fit, unfit = ([name for name, fits in readings.items() if fits is wanted] for wanted in (True, False))
         return [
             *shared,
             "Grid axes are assumed: 5 batches (1, 2, 4, 8, 16) x 3 contexts (512, 2048, 8192), or 3 batches (1, 4, 16) "
