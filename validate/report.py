@@ -144,7 +144,10 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
         "structural": structural(draws, shapes, gpus, small),
         "aggregates": _aggregates(published),
         "reconstruction": _reconstruction(evidence),
-        "variants": [_variant(name, d, evidence, seed) for name, d in _all_variants(evidence)],
+        "variants": [
+            _variant(f"{evidence.structure}; {evidence.treatment}", draws, evidence, seed, offsets, tests),
+            *(_variant(name, other, evidence, seed) for name, other in evidence.variants.items()),
+        ],
         "excluded": _cells(evidence, "excluded"),
         "flagged": _cells(evidence, "flagged"),
         "without_flagged": None
@@ -181,21 +184,23 @@ def _headline(name: str, test: Mapping[str, Any]) -> list[str]:
     return [f"{name} is {test['verdict']}: {test['statement']}", *test["sentences"][:4]]
 
 
-def _all_variants(evidence: Evidence) -> list[tuple[str, Draws]]:
-    primary = f"{evidence.structure}; {evidence.treatment}"
-    return [(primary, evidence.draws), *evidence.variants.items()]
-
-
-def _variant(name: str, draws: Draws, evidence: Evidence, seed: int) -> dict[str, Any]:
-    primary = draws is evidence.draws
+def _variant(
+    name: str,
+    draws: Draws,
+    evidence: Evidence,
+    seed: int,
+    offsets: Mapping[Any, Any] | None = None,
+    tests: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One treatment; the primary one comes with its offsets and its tests, which the report already has."""
+    primary = tests is not None
     constants = evidence.constants.get("primary" if primary else name, {})
-    _, offsets = _published(evidence) if primary else (None, None)
     return {
         "name": name,
         "primary": primary,
         "table": sections.two_numbers(draws, None, offsets, seed),
         "floors": sections.floors(draws, None, None),
-        "hypotheses": {test: TESTS[test](draws, evidence.study.margins).data for test in TESTS},
+        "hypotheses": tests or {test: TESTS[test](draws, evidence.study.margins).data for test in TESTS},
         "efficiency": sections.constants(draws, constants),
         "diagnostics": None,
     }
