@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from validate.figures import PublishedFigures
 from validate.inversion import DISCREPANCIES, GRIDS, ROOFS, SKUS, Index, Inversion, row_names
-from validate.reconstruction import Effort, row_name, sample_part, summaries
+from validate.reconstruction import Effort, row_name, sample_kept, summaries
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FEASIBLE_READINGS = ("median", "least MAPE", "smallest batch", "largest batch", "shortest context", "longest context")
 ROOF = ROOFS[2]
-EFFORT = Effort(probes=12, chains=12, warmup=150, draws=50, leapfrogs=4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +40,16 @@ class Acceptance:
     studies: "pd.DataFrame"
 
     def coverage(self) -> "pd.DataFrame":
-        """Coverage of the 50 and 90 % intervals by kind of quantity, and the number of quantities behind it."""
+        """Coverage of the 50 and 90 % intervals by kind of quantity.
+
+        Columns `in_50` and `in_90` are shares, `number` the quantities behind them, `se_50` and `se_90` standard
+        errors with the study as the unit: quantities of one study share its constants.
+        """
         grouped = self.quantities.groupby("kind")
         table = grouped.agg(in_50=("in_50", "mean"), in_90=("in_90", "mean"), number=("in_90", "size"))
+        for level in (50, 90):
+            by_study = self.quantities.groupby(["kind", "study"])[f"in_{level}"].mean().groupby("kind")
+            table[f"se_{level}"] = by_study.std() / by_study.size() ** 0.5
         return table.reset_index()
 
     def __repr__(self) -> str:
@@ -57,20 +63,30 @@ class Acceptance:
         return "\n".join(lines)
 
 
-def accept(studies: int, *, seed: int, jobs: int = 2, effort: Effort = EFFORT, progress: bool = False) -> Acceptance:
+def accept(
+    studies: int,
+    *,
+    seed: int,
+    jobs: int = 2,
+    effort: Effort | None = None,
+    progress: bool = False,
+    folder: Path | None = None,
+) -> Acceptance:
     """Simulate, reduce, reconstruct, compare.
 
     Parameters
     ----------
     studies : int
         Simulated studies; each is three separate parts, one per GPU.
+    folder : Path, optional
+        Where finished parts are kept, so that an interrupted run resumes.
     """
     import pandas as pd
     from joblib import Parallel, delayed
     from tqdm import tqdm
 
     roundings = _roundings(PublishedFigures.load())
-    calls = [delayed(_one)(study, gpu, seed, roundings, effort) for study in range(studies) for gpu in SKUS]
+    calls = [delayed(_one)(study, gpu, seed, roundings, effort, folder) for study in range(studies) for gpu in SKUS]
     results = Parallel(n_jobs=jobs, return_as="generator")(calls)
     done = list(tqdm(results, total=len(calls), desc="simulated studies", disable=not progress, unit="part"))
     return Acceptance(pd.DataFrame([row for _, rows in done for row in rows]), pd.DataFrame([head for head, _ in done]))
@@ -113,7 +129,7 @@ def simulate(
     blank = Inversion(index, {}, gpus)
     while True:
         q = rng.standard_normal((1, blank.unknowns))
-        if np.all(blank.grids(q).y >= blank.minimum_ms):
+        if np.all(blank.grids(q).y >= blank.tables.minimum_ms):
             break
     exact = blank.figures(q)
     intervals = {}
@@ -125,10 +141,8 @@ def simulate(
 
 
 def _one(
-    study: int, gpu: str, seed: int, roundings: dict[str, float], effort: Effort
+    study: int, gpu: str, seed: int, roundings: dict[str, float], effort: Effort | None, folder: Path | None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    from threadpoolctl import threadpool_limits
-
     choose = np.random.default_rng([seed, study])
     index = Index(
         GRIDS[choose.integers(len(GRIDS))],
@@ -137,9 +151,8 @@ def _one(
         DISCREPANCIES[choose.integers(len(DISCREPANCIES))],
     )
     where = SKUS.index(gpu)
-    with threadpool_limits(limits=1):
-        inversion, truth_q, intervals = simulate(index, (gpu,), roundings, np.random.default_rng([seed, study, where]))
-        part = sample_part(index, intervals, (gpu,), [seed, study, where, 1], effort)
+    inversion, truth_q, intervals = simulate(index, (gpu,), roundings, np.random.default_rng([seed, study, where]))
+    part = sample_kept(index, intervals, (gpu,), [seed, study, where, 1], effort, folder)
     head = {"study": study, "gpu": gpu, **index.labels(), "reconstructed": bool(part.q.size)}
     head |= {"least_misfit": part.least_misfit, "rhat": part.rhat, "ess": part.ess}
     if not part.q.size:

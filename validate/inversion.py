@@ -1,25 +1,26 @@
-"""From unknown grids to the published figures, with derivatives: what `reconstruction` inverts.
+"""From unknown grids to the published figures: what `reconstruction` inverts.
 
 A published figure is an interval (its rounding), uniform inside. `Inversion` maps a standard normal vector to whole
-grids (step times y, GPU times T, constants, floors) and to every figure of the study, and is the manifold on
-which `manifold.sample` moves. All grids are block-major: ten (model, GPU) blocks of 15 cells.
+grids (step times y, GPU times T, constants, floors) and to every figure of the study, and gives the manifold on
+which `manifold.sample` moves. All grids are block-major: ten (model, GPU) blocks of 15 cells. The arithmetic is in
+`aggregates`.
 """
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, ndtr
+from scipy.special import logit
 
 from models.cells import Cells
-from models.kernels import stack_work
-from models.roofline import Efficiency, gradient_ms, work_floor_ms, work_ms
+from models.kernels import Work, stack_work
+from models.roofline import Efficiency, gradient_ms, work_floor_ms
+from validate import aggregates
+from validate.aggregates import CELLS, Tables
+from validate.manifold import Manifold
 
 type Array = NDArray[np.float64]
-type Slope = tuple[slice, Array, Array]
 
 ANCHOR = "Llama-3.1-8B"
 SMALL = "Llama-3.2-1B"
@@ -27,7 +28,6 @@ MOE = "Qwen1.5-MoE-A2.7B"
 DENSE = (ANCHOR, "Qwen2.5-7B", SMALL)
 SKUS = ("H100", "H200", "A100-40GB")
 BLOCKS = (*((model, gpu) for model in DENSE for gpu in SKUS), (MOE, "H100"))
-CELLS = 15
 BOUNDS = (*(f"residual_mape {m} pooled" for m in DENSE), "cell predicted")
 """Figures that follow from others but for rounding: kept as bounds, not as rows of the manifold."""
 NAMED_CELL = (16.0, 8192.0)
@@ -93,45 +93,47 @@ class Discrepancy:
 
 DISCREPANCIES = (Discrepancy("independent cells", 0.0), Discrepancy("smooth over the grid", 0.8))
 
-# An offset reading says how one offset is read off the differences d = y - T of one grid: it returns the offset
-# and its derivatives with respect to d and (directly) to y. Arrays have shape (chain, 15).
-type Reading = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 
+@dataclass(frozen=True)
+class Reading:
+    """How one offset is read off the differences d = y - T of one grid.
 
-def _mean_where(keep: Callable[[Array], NDArray[np.bool_]]) -> Reading:
-    def read(d: Array, y: Array, points: Array) -> tuple[Array, Array, Array]:
-        weight = keep(points) / keep(points).sum()
-        return d @ weight, np.broadcast_to(weight, d.shape), np.zeros_like(d)
+    Attributes
+    ----------
+    code : int
+        `LINEAR`, `RELATIVE_LEAST_SQUARES`, `MEDIAN` or `LEAST_MAPE` of `validate.aggregates`.
+    axis, end : int
+        A linear reading averages the cells at one end (0 least, -1 most) of one axis (0 batch, 1 context); all
+        cells where `axis` is -1.
+    """
 
-    return read
+    code: int = aggregates.LINEAR
+    axis: int = -1
+    end: int = 0
 
+    def share(self, points: Array) -> Array:
+        """Weights of the cells at `points` (batch, context) in a linear reading, shape (cell,)."""
+        if self.axis < 0:
+            return np.full(len(points), 1.0 / len(points))
+        level = points[:, self.axis]
+        kept = level == np.sort(level)[self.end]
+        return kept / kept.sum()
 
-def _weighted_median(d: Array, weight: Array) -> tuple[Array, Array, Array]:
-    order = np.argsort(d, axis=-1)
-    cumulated = np.cumsum(np.take_along_axis(weight, order, -1), -1)
-    position = np.argmax(cumulated >= 0.5 * cumulated[..., -1:], axis=-1)
-    chosen = np.take_along_axis(order, position[..., None], -1)
-    slope = np.zeros_like(d)
-    np.put_along_axis(slope, chosen, 1.0, -1)
-    return np.take_along_axis(d, chosen, -1)[..., 0], slope, np.zeros_like(d)
-
-
-def _relative_least_squares(d: Array, y: Array, points: Array) -> tuple[Array, Array, Array]:
-    square = 1.0 / y**2
-    total = square.sum(-1, keepdims=True)
-    offset = (d * square).sum(-1) / total[..., 0]
-    return offset, square / total, -2.0 * square / y * (d - offset[..., None]) / total
+    def offset(self, y: Array, T: Array, points: Array) -> float:
+        """The offset, ms, of one grid; y and T of shape (cell,) in ms."""
+        unused = np.empty(len(y)), np.empty(len(y))
+        return float(aggregates.read_offset(y - T, y, self.code, self.share(points), *unused))
 
 
 READINGS: Mapping[str, Reading] = {
-    "mean": _mean_where(lambda p: np.ones(len(p), bool)),
-    "relative least squares": _relative_least_squares,
-    "median": lambda d, y, points: _weighted_median(d, np.ones_like(d)),
-    "least MAPE": lambda d, y, points: _weighted_median(d, 1.0 / y),
-    "smallest batch": _mean_where(lambda p: p[:, 0] == p[:, 0].min()),
-    "largest batch": _mean_where(lambda p: p[:, 0] == p[:, 0].max()),
-    "shortest context": _mean_where(lambda p: p[:, 1] == p[:, 1].min()),
-    "longest context": _mean_where(lambda p: p[:, 1] == p[:, 1].max()),
+    "mean": Reading(),
+    "relative least squares": Reading(aggregates.RELATIVE_LEAST_SQUARES),
+    "median": Reading(aggregates.MEDIAN),
+    "least MAPE": Reading(aggregates.LEAST_MAPE),
+    "smallest batch": Reading(axis=0, end=0),
+    "largest batch": Reading(axis=0, end=-1),
+    "shortest context": Reading(axis=1, end=0),
+    "longest context": Reading(axis=1, end=-1),
 }
 
 
@@ -212,231 +214,141 @@ class Inversion:
     ):
         self.index, self.prior, self.gpus = index, prior or Prior(), gpus
         self.blocks = [(m, g) for m, g in BLOCKS if g in gpus]
-        points = self.points = index.grid.points
-        columns = [(m, g, b, c) for m, g in self.blocks for b, c in points]
+        self.points = index.grid.points
+        columns = [(m, g, b, c) for m, g in self.blocks for b, c in self.points]
         model, gpu, batch, context = zip(*columns, strict=True)
         self.cells = Cells.from_columns(model, gpu, batch, context)
-        self.work = stack_work(self.cells, experts="active")
-        self.minimum_ms = work_floor_ms(self.work)
-        gap = np.log(points)[:, None, :] - np.log(points)[None, :, :]
-        smooth = np.exp(-0.5 * (gap**2).sum(-1) / np.log(8.0) ** 2)
-        share = index.discrepancy.smooth_share
-        self.root = np.linalg.cholesky(share * smooth + (1.0 - share + 1e-9) * np.eye(CELLS))
         self.set_of_cell = np.array([gpus.index(g) if index.roof.per_gpu else 0 for g in gpu])
-        self.sets = len(gpus) if index.roof.per_gpu else 1
         self.constants = CONSTANTS if index.roof.latency else CONSTANTS[:3]
-        self.block_start = len(self.constants) * self.sets
-        self.block_size = 2 + CELLS + (1 + CELLS) * index.roof.free
-        self.unknowns = self.block_start + len(self.blocks) * self.block_size
         known = [r for r in row_names(gpus) if r in targets]
         self.rows = [r for r in known if r not in BOUNDS]
         self.bounded = [r for r in known if r in BOUNDS]
-        targets = _tightened(targets)
-        bounds = np.array([targets[r] for r in [*self.rows, *self.bounded]]).reshape(-1, 2)
-        self.centre, self.half = bounds.mean(1), 0.5 * np.diff(bounds, axis=1)[:, 0]
+        self.names = [*self.rows, *self.bounded, *(r for r in row_names(gpus) if r not in known)]
+        self.tables = self._tables(_tightened(targets))
+        self.unknowns = self.tables.unknowns
         self.size = self.unknowns + len(self.rows)
 
-    def widened(self, factor: float) -> "Inversion":
-        """The same inversion with every rounding interval made wider by `factor`."""
-        wide = copy.copy(self)
-        wide.half = self.half * factor
-        return wide
+    def _tables(self, targets: Mapping[str, tuple[float, float]]) -> Tables:
+        roof, prior = self.index.roof, self.prior
+        sets = len(self.gpus) if roof.per_gpu else 1
+        smooth = np.exp(-0.5 * (_log_gap(self.points) ** 2).sum(-1) / np.log(8.0) ** 2)
+        share = self.index.discrepancy.smooth_share
+        reading = READINGS[self.index.reading]
+        medians = np.array([getattr(prior, name)[0] for name in CONSTANTS])
+        figures = [self._figure(name) for name in self.names]
+        bounds = np.array([targets.get(name, (-np.inf, np.inf)) for name in self.names])
+        free = np.isinf(bounds[:, 0])
+        block_size = 2 + CELLS + (1 + CELLS) * roof.free
+        work = stack_work(self.cells, experts="active")
+        return Tables(
+            work=_linear_work(work),
+            minimum_ms=work_floor_ms(work),
+            constants=len(self.constants),
+            sets=sets,
+            set_of_block=np.ascontiguousarray(self.set_of_cell[::CELLS]),
+            centre=np.concatenate([logit(medians[:2]), np.log(medians[2:])]),
+            spread=np.array([getattr(prior, name)[1] for name in CONSTANTS]),
+            floor_sd_ms=prior.floor_sd_ms,
+            leftover=prior.leftover[0],
+            leftover_sd=prior.leftover[1],
+            free_sd=prior.free * roof.free,
+            root=np.linalg.cholesky(share * smooth + (1.0 - share + 1e-9) * np.eye(CELLS)),
+            reading=reading.code,
+            share=reading.share(self.points),
+            kind=np.array([f.kind for f in figures]),
+            block=np.array([f.block for f in figures]),
+            source=np.array([f.source for f in figures]),
+            weight=np.array([np.zeros(CELLS) if f.weight is None else f.weight for f in figures]),
+            members=np.array([f.members for f in figures]),
+            middle=np.where(free, 0.0, 0.5 * (bounds[:, 0] + np.where(free, 0.0, bounds[:, 1]))),
+            half=0.5 * (bounds[:, 1] - bounds[:, 0]),
+            rows=len(self.rows),
+            unknowns=len(self.constants) * sets + len(self.blocks) * block_size,
+        )
 
-    # ---- the manifold -------------------------------------------------------------------------------------------
-    def value(self, q: Array) -> Array:
-        """Figures minus the place that their latents claim, in units of half the rounding; shape (chain, row)."""
-        return self._misfit(self.grids(q))[:, : len(self.rows)] - (2.0 * ndtr(q[:, self.unknowns :]) - 1.0)
+    def _figure(self, name: str) -> "_Figure":
+        """What the figure of a row name is."""
+        quantity, model, gpu = [*name.split(), "", ""][:3]
 
-    def jacobian(self, q: Array) -> Array:
-        """Derivative of `value`, shape (chain, row, size)."""
-        grids, parts = self._grids(q, derivatives=True)
-        by_y, by_T = self._slopes(grids.y, grids.T)
-        half = self.half[: len(self.rows), None]
-        return self._chain_rule(q, grids, parts, by_y / half, by_T / half)
+        def at(model: str, gpu: str) -> int:
+            return self.blocks.index((model, gpu))
 
-    def allowed(self, q: Array) -> NDArray[np.bool_]:
-        """Whether the figures of `BOUNDS` lie in their intervals and no step below its bytes at peak bandwidth."""
-        grids = self.grids(q)
-        within = np.abs(self._misfit(grids)[:, len(self.rows) :]) <= 1.0
-        return np.all(within, axis=-1) & np.all(grids.y >= self.minimum_ms, axis=-1)
+        def only(*cells: int) -> Array:
+            return np.isin(np.arange(CELLS), cells).astype(float)
 
-    def _misfit(self, grids: Grids) -> Array:
-        """Row figures and bounded figures from the middle of their intervals, in units of half the rounding."""
-        figures = self._figures(grids.y, grids.T)[0]
-        values = np.stack([figures[row] for row in (*self.rows, *self.bounded)], axis=-1)
-        return (values - self.centre) / self.half
+        batch, context = self.points.T
+        if gpu == "pooled":
+            return _Figure(aggregates.POOLED, members=[self.names.index(f"residual_mape {model} {g}") for g in SKUS])
+        if quantity == "anchor_offset":
+            return _Figure(aggregates.OFFSET, at(ANCHOR, model), at(ANCHOR, model))
+        if quantity == "raw_mape":
+            return _Figure(aggregates.RAW, at(model, gpu), at(model, gpu))
+        if quantity == "residual_mape":
+            return _Figure(aggregates.SHIFTED, at(model, gpu), at(ANCHOR, gpu))
+        if quantity in ("self_floor", "self_floor_mape"):
+            own = at(model, "H100" if model == MOE else "A100-40GB")
+            return _Figure(aggregates.OFFSET if quantity == "self_floor" else aggregates.SHIFTED, own, own)
+        if quantity == "cell":
+            own = at(MOE, "H100")
+            kind = {"measured": aggregates.STEPS, "predicted": aggregates.PREDICTED, "error": aggregates.ERROR}[model]
+            return _Figure(kind, own, own, only(int(np.flatnonzero((self.points == NAMED_CELL).all(1))[0])))
+        if quantity == "step_typical":
+            own = at(MOE, "H100")
+            return _Figure(aggregates.STEPS, own, own, np.full(CELLS, 1.0 / CELLS))
+        if quantity == "small_batch_step":
+            return _Figure(
+                aggregates.STEPS, at(model, "H100"), at(model, "H100"), only(np.lexsort((context, batch))[0])
+            )
+        if quantity == "long_context_rise":
+            big = np.flatnonzero(batch == batch.max())
+            own, long, short = at(model, "A100-40GB"), big[np.argmax(context[big])], big[np.argmin(context[big])]
+            return _Figure(aggregates.STEPS, own, own, only(long) - only(short))
+        raise ValueError(f"unknown figure {name!r}")
 
-    # ---- physical quantities ------------------------------------------------------------------------------------
+    def manifold(self, widen: float = 1.0) -> Manifold:
+        """All q that return the figures, every rounding interval made wider by `widen`."""
+        tables = self.tables._replace(half=self.tables.half * widen)
+        core = (aggregates.value, aggregates.jacobian, aggregates.allowed)
+        return Manifold(self.size, len(self.rows), *core, tables)
+
     def grids(self, q: Array) -> Grids:
-        """The grids that q stands for."""
-        return self._grids(q, derivatives=False)[0]
+        """The grids that each q stands for; q of shape (chain, size)."""
+        states = [aggregates.state_of(row, self.tables) for row in np.ascontiguousarray(q)]
+        constants = {name: np.stack([s.constant[i] for s in states]) for i, name in enumerate(self.constants)}
+        y, T, floor, scale = (np.stack([getattr(s, name) for s in states]) for name in ("y", "T", "floor", "scale"))
+        return Grids(y, T, floor, scale, constants)
 
     def figures(self, q: Array) -> dict[str, Array]:
         """Every figure, unrounded, shape (chain,) each."""
-        grids = self.grids(q)
-        return self._figures(grids.y, grids.T)[0]
+        found = self.grids(q)
+        values = [aggregates.figures_of(y, T, self.tables)[0] for y, T in zip(found.y, found.T, strict=True)]
+        return dict(zip(self.names, np.array(values).T, strict=True))
 
-    def _constants(self, q: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Constants and their derivative by their own latent, each of shape (chain, set)."""
-        values, slopes = {}, {}
-        for i, name in enumerate(self.constants):
-            latent = q[:, i * self.sets : (i + 1) * self.sets]
-            median, sd = getattr(self.prior, name)
-            if name.startswith("eta"):
-                values[name] = expit(logit(median) + sd * latent)
-                slopes[name] = sd * values[name] * (1.0 - values[name])
-            else:
-                values[name] = median * np.exp(sd * latent)
-                slopes[name] = sd * values[name]
-        return values, slopes
 
-    def _grids(self, q: Array, derivatives: bool) -> tuple[Grids, dict[str, Array]]:
-        q = np.clip(q, -8.0, 8.0)  # beyond lies a prior mass of 1e-15; keeps trial points finite
-        constants, slopes = self._constants(q)
-        by_cell: dict[str, Any] = {name: v[:, self.set_of_cell] for name, v in constants.items()}
-        efficiency = Efficiency(**by_cell)
-        roof = work_ms(self.work, efficiency)
-        block = q[:, self.block_start : self.unknowns].reshape(len(q), len(self.blocks), self.block_size)
-        floor = self.prior.floor_sd_ms * block[..., 0]
-        median, sd = self.prior.leftover
-        scale = median * np.exp(sd * block[..., 1])
-        leftover = block[..., 2 : 2 + CELLS] @ self.root.T
-        T = roof.reshape(leftover.shape)
-        if self.index.roof.free:
-            side = self.prior.free * np.sqrt(0.5)
-            T = T * np.exp(side * (block[..., 2 + CELLS, None] + block[..., 3 + CELLS :]))
-        # The level T + floor is kept positive by a smooth hinge, so that a negative floor cannot pass through zero.
-        level, hinge = _positive(T + floor[..., None], 0.2 * T)
-        factor = np.exp(scale[..., None] * leftover)
-        y = level * factor
-        flat = (len(q), -1)
-        grids = Grids(y.reshape(flat), T.reshape(flat), floor, scale, constants)
-        if not derivatives:
-            return grids, {}
-        gradient = gradient_ms(self.work, efficiency)
-        parts = {f"d{name}": gradient[name] * slopes[name][:, self.set_of_cell] for name in self.constants}
-        if self.index.roof.free:
-            parts = {name: part * (T / roof.reshape(T.shape)).reshape(flat) for name, part in parts.items()}
-        own, bound = hinge
-        parts["y_by_T"] = ((own + 0.2 * bound) * factor).reshape(flat)
-        parts["y_by_floor"] = (own * factor * self.prior.floor_sd_ms).reshape(flat)
-        parts["y_by_scale"] = (y * leftover * sd * scale[..., None]).reshape(flat)
-        parts["y_by_leftover"] = (y * scale[..., None]).reshape(flat)
-        return grids, parts
+@dataclass(frozen=True)
+class _Figure:
+    """One row of `aggregates.Tables`."""
 
-    def _chain_rule(self, q: Array, grids: Grids, parts: Mapping[str, Array], by_y: Array, by_T: Array) -> Array:
-        chains, rows = by_y.shape[:2]
-        out = np.zeros((chains, rows, self.size))
-        total_T = by_T + by_y * parts["y_by_T"][:, None, :]
-        for i, name in enumerate(self.constants):
-            through = total_T * parts[f"d{name}"][:, None, :]
-            for k in range(self.sets):
-                out[:, :, i * self.sets + k] = through[..., self.set_of_cell == k].sum(-1)
-        shape = (chains, rows, len(self.blocks), CELLS)
-        block = out[:, :, self.block_start : self.unknowns].reshape(chains, rows, len(self.blocks), self.block_size)
-        block[..., 0] = (by_y * parts["y_by_floor"][:, None, :]).reshape(shape).sum(-1)
-        block[..., 1] = (by_y * parts["y_by_scale"][:, None, :]).reshape(shape).sum(-1)
-        block[..., 2 : 2 + CELLS] = (by_y * parts["y_by_leftover"][:, None, :]).reshape(shape) @ self.root
-        if self.index.roof.free:
-            side = self.prior.free * np.sqrt(0.5)
-            through = (total_T * grids.T[:, None, :] * side).reshape(shape)
-            block[..., 2 + CELLS] = through.sum(-1)
-            block[..., 3 + CELLS :] = through
-        out[:, :, self.block_start : self.unknowns] = block.reshape(chains, rows, -1)
-        density = np.exp(-0.5 * q[:, self.unknowns :] ** 2) / np.sqrt(2.0 * np.pi)
-        at = np.arange(rows)
-        out[:, at, self.unknowns + at] = -2.0 * density
-        return out
+    kind: int
+    block: int = 0
+    source: int = 0
+    weight: Array | None = None
+    members: tuple[int, ...] | list[int] = (0, 0, 0)
 
-    # ---- the published figures ----------------------------------------------------------------------------------
-    def _slopes(self, y: Array, T: Array) -> tuple[Array, Array]:
-        """Derivatives of the conditioned figures by y and by T, each (chain, row, cell)."""
-        slopes = self._figures(y, T)[1]
-        by_y = np.zeros((len(y), len(self.rows), y.shape[1]))
-        by_T = np.zeros_like(by_y)
-        for i, row in enumerate(self.rows):
-            for at, slope_y, slope_T in slopes[row]:
-                by_y[:, i, at] += slope_y
-                by_T[:, i, at] += slope_T
-        return by_y, by_T
 
-    def _figures(self, y: Array, T: Array) -> tuple[dict[str, Array], dict[str, list[Slope]]]:
-        """Every figure (chain,) by row name, and its derivatives by y and T over the slices they touch."""
-        figures: dict[str, Array] = {}
-        slopes: dict[str, list[Slope]] = {}
-        points = self.points
+def _log_gap(points: Array) -> Array:
+    return np.log(points)[:, None, :] - np.log(points)[None, :, :]
 
-        def block(model: str, gpu: str) -> slice:
-            at = self.blocks.index((model, gpu)) * CELLS
-            return slice(at, at + CELLS)
 
-        def mape(at: slice, offset: Array | float) -> tuple[Array, Array, Array, Array]:
-            """MAPE in percent; derivatives by y, T and the offset."""
-            predicted = T[:, at] + (offset[:, None] if isinstance(offset, np.ndarray) else offset)
-            error = predicted / y[:, at] - 1.0
-            by = np.sign(error) / y[:, at] * (100.0 / CELLS)
-            return np.abs(error).mean(-1) * 100.0, -by * predicted / y[:, at], by, by.sum(-1)
+def _linear_work(work: Work) -> Array:
+    """T_gpu as a linear function of 1/eta_bw, 1/eta_fa, l_half/eta_fa and latency, shape (4, cell), ms.
 
-        def put(name: str, value: Array, *by: Slope) -> None:
-            figures[name], slopes[name] = value, list(by)
-
-        def read_offset(at: slice) -> tuple[Array, Array, Array]:
-            value, by_d, by_y = READINGS[self.index.reading](y[:, at] - T[:, at], y[:, at], points)
-            return value, by_d + by_y, -by_d
-
-        for gpu in self.gpus:
-            anchor = block(ANCHOR, gpu)
-            offset, offset_y, offset_T = read_offset(anchor)
-            put(f"anchor_offset {gpu}", offset, (anchor, offset_y, offset_T))
-            for model in DENSE:
-                at = block(model, gpu)
-                value, by_y, by_T, _ = mape(at, 0.0)
-                put(f"raw_mape {model} {gpu}", value, (at, by_y, by_T))
-                value, by_y, by_T, by_offset = mape(at, offset)
-                through = by_offset[:, None]
-                put(
-                    f"residual_mape {model} {gpu}",
-                    value,
-                    (at, by_y, by_T),
-                    (anchor, through * offset_y, through * offset_T),
-                )
-        if self.gpus == SKUS:
-            for model in DENSE:
-                own = [figures[f"residual_mape {model} {gpu}"] for gpu in SKUS]
-                put(f"residual_mape {model} pooled", np.mean(own, axis=0))
-        for model, gpu in ((SMALL, "A100-40GB"), (MOE, "H100")):
-            if gpu not in self.gpus:
-                continue
-            at = block(model, gpu)
-            offset, offset_y, offset_T = read_offset(at)
-            put(f"self_floor {model}", offset, (at, offset_y, offset_T))
-            value, by_y, by_T, by_offset = mape(at, offset)
-            through = by_offset[:, None]
-            put(f"self_floor_mape {model}", value, (at, by_y + through * offset_y, by_T + through * offset_T))
-        one_hot = np.eye(CELLS)
-        if "H100" in self.gpus:
-            named = one_hot[int(np.flatnonzero((points == NAMED_CELL).all(1))[0])]
-            moe = block(MOE, "H100")
-            offset, offset_y, offset_T = read_offset(moe)
-            measured, predicted = y[:, moe] @ named, T[:, moe] @ named + offset
-            put("cell measured", measured, (moe, named, 0.0 * named))
-            put("cell predicted", predicted)
-            ratio, hundred = (predicted / measured)[:, None], (100.0 / measured)[:, None]
-            by_y, by_T = hundred * (offset_y - ratio * named), hundred * (offset_T + named)
-            put("cell error", 100.0 * (ratio[:, 0] - 1.0), (moe, by_y, by_T))
-            even = np.full(CELLS, 1.0 / CELLS)
-            put(f"step_typical {MOE}", y[:, moe] @ even, (moe, even, 0.0 * even))
-            first = one_hot[int(np.lexsort((points[:, 1], points[:, 0]))[0])]
-            for model in DENSE:
-                at = block(model, "H100")
-                put(f"small_batch_step {model}", y[:, at] @ first, (at, first, 0.0 * first))
-        if "A100-40GB" in self.gpus:
-            big = np.flatnonzero(points[:, 0] == points[:, 0].max())
-            rise = one_hot[big[np.argmax(points[big, 1])]] - one_hot[big[np.argmin(points[big, 1])]]
-            for model in DENSE:
-                at = block(model, "A100-40GB")
-                put(f"long_context_rise {model}", y[:, at] @ rise, (at, rise, 0.0 * rise))
-        return figures, slopes
+    True where no kernel is compute-bound at peak rates: constants only slow the DRAM limb down further.
+    """
+    peak = gradient_ms(work, Efficiency.peak())
+    if np.any(peak["eta_tc"] != 0.0):
+        raise ValueError("a kernel of the grid is compute-bound: its roof is not linear in the constants")
+    return np.stack([-peak["eta_bw"], -peak["eta_fa"], peak["l_half"], peak["latency_ms"]])
 
 
 def _tightened(targets: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
@@ -451,15 +363,6 @@ def _tightened(targets: Mapping[str, tuple[float, float]]) -> dict[str, tuple[fl
         if low < high and e_low < e_high:
             out["cell measured"], out["cell error"] = (low, high), (e_low, e_high)
     return out
-
-
-def _positive(level: Array, bound: Array) -> tuple[Array, tuple[Array, Array]]:
-    """max(level, bound), smoothed over the width of the bound, with derivatives by level and by bound."""
-    gap = level - bound
-    root = np.sqrt(gap**2 + (0.2 * bound) ** 2)
-    value = bound + 0.5 * (gap + root)
-    own = 0.5 * (1.0 + gap / root)
-    return value, (own, 1.0 - own + 0.5 * 0.04 * bound / root)
 
 
 def row_names(gpus: tuple[str, ...] = SKUS) -> list[str]:

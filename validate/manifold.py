@@ -2,8 +2,8 @@
 
 `project` finds points on the manifold (Gauss-Newton from a prior draw: randomized maximum likelihood), `sample`
 moves along it by constrained Hamiltonian Monte Carlo [1]_ [2]_: geodesic steps with a projection, a reversibility
-check and a Metropolis rule with the co-area factor ``|det J J'|^(-1/2)``. All chains advance together, as rows of one
-array.
+check and a Metropolis rule with the co-area factor ``|det J J'|^(-1/2)``. A transition is one step: with the kinks
+that absolute values and medians leave in c, longer orbits cost more than they gain. Each chain runs compiled.
 
 .. [1] M. M. Graham and A. J. Storkey (2017), Asymptotically exact inference in differentiable generative models.
 .. [2] E. Zappa, M. Holmes-Cerfon and J. Goodman (2018), Monte Carlo on manifolds: sampling densities and
@@ -12,34 +12,59 @@ array.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 type Array = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
 
 
-class Manifold(Protocol):
-    """c(q) = 0 with its derivatives, for many chains at once."""
+@dataclass(frozen=True, eq=False)
+class Manifold:
+    """c(q) = 0 with its derivatives, as functions compiled by numba of one point and the tables that they share.
 
-    @property
-    def size(self) -> int:
-        """Length of q."""
-        ...
+    Attributes
+    ----------
+    size, rows : int
+        Lengths of q and of c.
+    value : callable (q, tables, out)
+        Writes c(q), shape (rows,).
+    jacobian : callable (q, tables, out)
+        Writes dc/dq, shape (rows, size).
+    allowed : callable (q, tables) -> bool
+        Hard bounds that the target also obeys.
+    tables : any
+        A number, array or named tuple of them.
+    """
 
-    def value(self, q: Array) -> Array:
-        """c(q), shape (chain, m) for q of shape (chain, size)."""
-        ...
+    size: int
+    rows: int
+    value: Callable[..., None]
+    jacobian: Callable[..., None]
+    allowed: Callable[..., bool]
+    tables: Any = 0
 
-    def jacobian(self, q: Array) -> Array:
-        """dc/dq, shape (chain, m, size)."""
-        ...
+    def values(self, q: Array) -> Array:
+        """c of each point, shape (point, rows), for q of shape (point, size)."""
+        return _each(self.value, self.tables, np.ascontiguousarray(q), np.empty((len(q), self.rows)))
 
-    def allowed(self, q: Array) -> Mask:
-        """Hard bounds that the target also obeys, shape (chain,)."""
-        ...
+    def jacobians(self, q: Array) -> Array:
+        """dc/dq at each point, shape (point, rows, size)."""
+        return _each(self.jacobian, self.tables, np.ascontiguousarray(q), np.empty((len(q), self.rows, self.size)))
+
+    def all_allowed(self, q: Array) -> Mask:
+        """Which points obey the hard bounds, shape (point,)."""
+        return np.array([self.allowed(row, self.tables) for row in np.ascontiguousarray(q)], dtype=bool)
+
+
+@njit
+def _each(function: Any, tables: Any, q: Array, out: Array) -> Array:  # pragma: no cover (compiled)
+    for i in range(len(q)):
+        function(q[i], tables, out[i])
+    return out
 
 
 TOLERANCE = 1e-6
@@ -54,29 +79,14 @@ class Chains:
     ----------
     draws : float array, shape (chain, draw, size)
     acceptance : float array, shape (chain,)
-        Share of accepted steps after warm-up.
-    step_size : float
-        Mean length of a leapfrog step, common to all chains; each transition draws its own around it.
+        Share of accepted transitions after warm-up.
+    step_size : float array, shape (chain,)
+        Mean length of a leapfrog step; each transition draws its own around it.
     """
 
     draws: Array
     acceptance: Array
-    step_size: float
-
-
-def _gram_solve(left: Array, right: Array, rhs: Array) -> Array:
-    """Solve (left right') x = rhs per chain; a singular system yields NaN for that chain."""
-    gram = left @ np.swapaxes(right, -1, -2)
-    try:
-        return np.linalg.solve(gram, rhs[..., None])[..., 0]
-    except np.linalg.LinAlgError:
-        solution = np.full_like(rhs, np.nan)
-        for i in range(len(rhs)):
-            try:
-                solution[i] = np.linalg.solve(gram[i], rhs[i])
-            except np.linalg.LinAlgError:
-                continue
-        return solution
+    step_size: Array
 
 
 @np.errstate(all="ignore")  # trial points far out overflow, and are then refused
@@ -127,7 +137,7 @@ def project(
 def _gauss_newton(manifold: Manifold, q: Array, steps: int) -> tuple[Array, Array]:
     """Levenberg-Marquardt in the normal directions, per chain; returns points and c."""
     q = q.copy()
-    value = manifold.value(q)
+    value = manifold.values(q)
     size = np.sqrt((value**2).mean(-1))
     damping = np.full(len(q), 1e-2)
     eye = np.eye(value.shape[-1])
@@ -135,7 +145,7 @@ def _gauss_newton(manifold: Manifold, q: Array, steps: int) -> tuple[Array, Arra
         active = np.flatnonzero((np.abs(value).max(-1) > TOLERANCE) & (damping < 1e4))
         if not len(active):
             break
-        jacobian = manifold.jacobian(q[active])
+        jacobian = manifold.jacobians(q[active])
         gram = jacobian @ np.swapaxes(jacobian, -1, -2)
         scale = np.einsum("cii->c", gram) / gram.shape[-1]
         gram += ((damping[active] * np.minimum(size[active], 1.0) + 1e-12) * scale)[:, None, None] * eye
@@ -144,7 +154,7 @@ def _gauss_newton(manifold: Manifold, q: Array, steps: int) -> tuple[Array, Arra
         length = np.sqrt((move**2).sum(-1))
         move *= np.minimum(1.0, 4.0 / np.maximum(length, 1e-300))[:, None]
         trial = q[active] - np.where(np.isfinite(move), move, 0.0)
-        trial_value = manifold.value(trial)
+        trial_value = manifold.values(trial)
         trial_size = np.sqrt((trial_value**2).mean(-1))
         better = trial_size < size[active]
         taken = active[better]
@@ -153,52 +163,205 @@ def _gauss_newton(manifold: Manifold, q: Array, steps: int) -> tuple[Array, Arra
     return q, value
 
 
-def _tangent(jacobian: Array, p: Array) -> Array:
-    """Project momenta on the tangent space of each chain."""
-    multiplier = _gram_solve(jacobian, jacobian, np.einsum("cmn,cn->cm", jacobian, p))
-    return p - np.einsum("cmn,cm->cn", jacobian, multiplier)
+@njit(cache=True)
+def _factor(jacobian: Array, factor: Array) -> float:  # pragma: no cover (compiled)
+    """Cholesky factor of J J' into `factor`; returns half its log determinant, infinite where singular."""
+    m = len(jacobian)
+    half = 0.0
+    for i in range(m):
+        for j in range(i + 1):
+            total = 0.0
+            for k in range(jacobian.shape[1]):
+                total += jacobian[i, k] * jacobian[j, k]
+            for k in range(j):
+                total -= factor[i, k] * factor[j, k]
+            if i == j:
+                if not (total > 1e-14 and total < 1e300):
+                    return np.inf
+                factor[i, i] = np.sqrt(total)
+                half += np.log(factor[i, i])
+            else:
+                factor[i, j] = total / factor[j, j]
+    return half
 
 
-def _geodesic(manifold: Manifold, q: Array, p: Array, jacobian: Array, inverse: Array, h: Array) -> tuple[Array, Mask]:
-    """One step of length h along p, brought back to the manifold along the normals at q.
+@njit(cache=True)
+def _solve(factor: Array, x: Array) -> None:  # pragma: no cover (compiled)
+    """x <- (L L')^-1 x."""
+    m = len(x)
+    for i in range(m):
+        for k in range(i):
+            x[i] -= factor[i, k] * x[k]
+        x[i] /= factor[i, i]
+    for i in range(m - 1, -1, -1):
+        for k in range(i + 1, m):
+            x[i] -= factor[k, i] * x[k]
+        x[i] /= factor[i, i]
+
+
+@njit(cache=True)
+def _eliminate(matrix: Array, x: Array) -> bool:  # pragma: no cover (compiled)
+    """x <- matrix^-1 x by elimination with pivots, the matrix overwritten; False where singular."""
+    m = len(x)
+    for i in range(m):
+        pivot = i
+        for k in range(i + 1, m):
+            if abs(matrix[k, i]) > abs(matrix[pivot, i]):
+                pivot = k
+        if not abs(matrix[pivot, i]) > 1e-14:
+            return False
+        if pivot != i:
+            for j in range(m):
+                matrix[i, j], matrix[pivot, j] = matrix[pivot, j], matrix[i, j]
+            x[i], x[pivot] = x[pivot], x[i]
+        for k in range(i + 1, m):
+            ratio = matrix[k, i] / matrix[i, i]
+            for j in range(i, m):
+                matrix[k, j] -= ratio * matrix[i, j]
+            x[k] -= ratio * x[i]
+    for i in range(m - 1, -1, -1):
+        for j in range(i + 1, m):
+            x[i] -= matrix[i, j] * x[j]
+        x[i] /= matrix[i, i]
+    return True
+
+
+@njit(cache=True)
+def _tangent(jacobian: Array, factor: Array, p: Array) -> None:  # pragma: no cover (compiled)
+    """Project a momentum on the tangent space, in place."""
+    multiplier = jacobian @ p
+    _solve(factor, multiplier)
+    p -= multiplier @ jacobian
+
+
+@njit
+def _geodesic(
+    value: Any, derivative: Any, tables: Any, free: Array, jacobian: Array, factor: Array, q: Array
+) -> bool:  # pragma: no cover (compiled)
+    """Bring `free` back to the manifold along the normals `jacobian`, into `q`; False where it fails.
 
     Cheap chord iterations first; where kinks of c stall them, Newton's.
     """
-    free = q + h[:, None] * p
-    multiplier = np.zeros(jacobian.shape[:2])
-    target = free.copy()
-    todo = np.flatnonzero(np.isfinite(free).all(-1))
-    done = np.zeros(len(q), bool)
-    for iteration in range(8):
-        value = manifold.value(target[todo])
-        worst = np.abs(value).max(-1)
-        done[todo[worst < TOLERANCE]] = True
-        go = (worst >= TOLERANCE) & (worst < 1e8)
-        todo, value = todo[go], value[go]
-        if not len(todo):
-            break
-        if iteration < 3:
-            shift = np.einsum("cij,cj->ci", inverse[todo], value)
+    c = np.empty(len(jacobian))
+    multiplier = np.zeros(len(jacobian))
+    slope = np.empty(jacobian.shape)
+    q[:] = free
+    for iteration in range(10):
+        value(q, tables, c)
+        worst = 0.0
+        for i in range(len(c)):
+            if not np.isfinite(c[i]):
+                return False
+            worst = max(worst, abs(c[i]))
+        if worst < TOLERANCE:
+            return True
+        if worst > 1e8:
+            return False
+        if iteration < 4:
+            _solve(factor, c)
         else:
-            shift = _gram_solve(manifold.jacobian(target[todo]), jacobian[todo], value)
-        multiplier[todo] -= shift
-        target[todo] = free[todo] + np.einsum("cmn,cm->cn", jacobian[todo], multiplier[todo])
-        todo = todo[np.isfinite(target[todo]).all(-1)]
-    return target, done
+            derivative(q, tables, slope)
+            if not _eliminate(slope @ jacobian.T, c):
+                return False
+        multiplier -= c
+        q[:] = free + multiplier @ jacobian
+    return False
 
 
-@np.errstate(all="ignore")
+@njit
+def _transition(
+    value: Any,
+    derivative: Any,
+    allowed: Any,
+    tables: Any,
+    q: Array,
+    jacobian: Array,
+    factor: Array,
+    logdet: float,
+    h: float,
+    rng: Any,
+) -> Any:  # pragma: no cover (compiled)
+    """Where one transition leads, with its Jacobian, factor and log determinant, and the probability to go there."""
+    stay = (q, jacobian, factor, logdet, 0.0)
+    p = rng.standard_normal(len(q))
+    _tangent(jacobian, factor, p)
+    energy = 0.5 * (q @ q + p @ p) + logdet
+    p -= 0.5 * h * q
+    _tangent(jacobian, factor, p)
+    there, back = np.empty(len(q)), np.empty(len(q))
+    if not _geodesic(value, derivative, tables, q + h * p, jacobian, factor, there):
+        return stay
+    if not allowed(there, tables):
+        return stay
+    there_jacobian, there_factor = np.empty(jacobian.shape), np.zeros(factor.shape)
+    derivative(there, tables, there_jacobian)
+    there_logdet = _factor(there_jacobian, there_factor)
+    if not np.isfinite(there_logdet):
+        return stay
+    end_p = (there - q) / h
+    _tangent(there_jacobian, there_factor, end_p)
+    if not _geodesic(value, derivative, tables, there - h * end_p, there_jacobian, there_factor, back):
+        return stay
+    if np.abs(back - q).max() > 1e-4:
+        return stay
+    p = end_p - 0.5 * h * there
+    _tangent(there_jacobian, there_factor, p)
+    change = energy - 0.5 * (there @ there + p @ p) - there_logdet
+    probability = np.exp(min(change, 0.0)) if np.isfinite(change) else 0.0
+    return there, there_jacobian, there_factor, there_logdet, probability
+
+
+@njit
+def _chain(
+    value: Any,
+    derivative: Any,
+    allowed: Any,
+    tables: Any,
+    q: Array,
+    rows: int,
+    log_h: float,
+    draws: int,
+    thin: int,
+    warmup: int,
+    target: float,
+    rng: Any,
+    kept: Array,
+) -> Any:  # pragma: no cover (compiled)
+    """Warm-up and draws of one chain; fills `kept`, returns the acceptance rate and the log step size."""
+    average = log_h
+    accepted = 0.0
+    jacobian, factor = np.empty((rows, len(q))), np.zeros((rows, rows))
+    derivative(q, tables, jacobian)
+    logdet = _factor(jacobian, factor)
+    for step in range(warmup + draws * thin):
+        h = np.exp(log_h) * rng.uniform(0.2, 1.3)
+        found = _transition(value, derivative, allowed, tables, q, jacobian, factor, logdet, h, rng)
+        taken = rng.random() < found[4]
+        if taken:
+            q, jacobian, factor, logdet = found[0], found[1], found[2], found[3]
+        if step < warmup:
+            gain = 0.5 / (1.0 + 0.05 * step) ** 0.75
+            log_h = min(max(log_h + gain * (found[4] - target), -7.0), 0.5)
+            average += (log_h - average) / (1.0 + 0.1 * step)
+            if step == warmup - 1:
+                log_h = average
+        else:
+            accepted += taken
+            if (step - warmup + 1) % thin == 0:
+                kept[(step - warmup) // thin] = q
+    return accepted / max(draws * thin, 1), log_h
+
+
 def sample(
     manifold: Manifold,
     q: Array,
     *,
     draws: int,
     warmup: int,
-    leapfrogs: int,
     seed: np.random.SeedSequence | int,
+    thin: int = 1,
     step_size: float = 0.1,
-    target_accept: float = 0.5,
-    advance: Callable[[int], None] | None = None,
+    target_accept: float = 0.25,
 ) -> Chains:
     """Constrained HMC from points on the manifold.
 
@@ -207,70 +370,31 @@ def sample(
     q : float array, shape (chain, size)
         Starts, on the manifold (see `project`).
     draws, warmup : int
-        Kept and discarded transitions. The step size adapts during warm-up only.
-    leapfrogs : int
-        Most steps per transition; the number is uniform on 1..leapfrogs, which keeps orbits from closing.
-    advance : callable, optional
-        Called with 1 after every transition.
+        Draws kept, and transitions discarded before. The step size adapts during warm-up only, in each chain for
+        itself.
+    thin : int
+        Transitions per kept draw.
+    target_accept : float
+        Where c has kinks, long steps that often fail mix better than short ones that seldom do.
     """
-    rng = np.random.default_rng(seed)
-    chains, size = q.shape
-    common = average = float(np.log(step_size))
-    kept = np.empty((chains, draws, size))
-    accepted = np.zeros(chains)
-    q = q.copy()
-    jacobian = manifold.jacobian(q)
-    inverse, half_logdet = _factor(jacobian)
-    for step in range(warmup + draws):
-        p = _tangent(jacobian, rng.standard_normal(q.shape))
-        energy = 0.5 * (q**2).sum(-1) + half_logdet + 0.5 * (p**2).sum(-1)
-        new, new_p, new_jacobian, new_inverse, new_logdet = q, p, jacobian, inverse, half_logdet
-        valid = np.ones(chains, bool)
-        count = int(rng.integers(1, leapfrogs + 1))
-        h = np.exp(common) * rng.uniform(0.2, 1.3, chains)
-        for _ in range(count):
-            kicked = _tangent(new_jacobian, new_p - 0.5 * h[:, None] * new)
-            moved, arrived = _geodesic(manifold, new, kicked, new_jacobian, new_inverse, h)
-            moved[~arrived] = new[~arrived]
-            moved_jacobian = manifold.jacobian(moved)
-            moved_inverse, moved_logdet = _factor(moved_jacobian)
-            end_p = _tangent(moved_jacobian, (moved - new) / h[:, None])
-            back, returned = _geodesic(manifold, moved, -end_p, moved_jacobian, moved_inverse, h)
-            reversible = returned & (np.abs(back - new).max(-1) < 1e-4)
-            valid &= arrived & reversible & manifold.allowed(moved) & np.isfinite(moved_logdet)
-            new_p = _tangent(moved_jacobian, end_p - 0.5 * h[:, None] * moved)
-            new, new_jacobian = moved, moved_jacobian
-            new_inverse, new_logdet = moved_inverse, moved_logdet
-            if not valid.any():
-                break
-        end = 0.5 * (new**2).sum(-1) + new_logdet + 0.5 * (new_p**2).sum(-1)
-        change = np.where(valid, energy - end, -np.inf)
-        change = np.where(np.isnan(change), -np.inf, change)
-        probability = np.exp(np.minimum(change, 0.0))
-        take = rng.random(chains) < probability
-        q = np.where(take[:, None], new, q)
-        jacobian = np.where(take[:, None, None], new_jacobian, jacobian)
-        inverse = np.where(take[:, None, None], new_inverse, inverse)
-        half_logdet = np.where(take, new_logdet, half_logdet)
-        if step < warmup:
-            gain = 0.5 / (1.0 + 0.05 * step) ** 0.75
-            common = float(np.clip(common + gain * (probability.mean() - target_accept), -7.0, 0.0))
-            weight = 1.0 / (1.0 + 0.1 * step)
-            average = (1 - weight) * average + weight * common
-            if step == warmup - 1:
-                common = average
-        else:
-            kept[:, step - warmup] = q
-            accepted += take
-        if advance is not None:
-            advance(1)
-    return Chains(kept, accepted / max(draws, 1), float(np.exp(common)))
-
-
-def _factor(jacobian: Array) -> tuple[Array, Array]:
-    """Inverse and half the log determinant of J J', per chain (NaN or infinite where singular)."""
-    gram = jacobian @ np.swapaxes(jacobian, -1, -2)
-    sign, logdet = np.linalg.slogdet(gram)
-    good = (sign > 0) & np.isfinite(logdet)
-    safe = np.where(good[:, None, None], gram, np.eye(gram.shape[-1]))
-    return np.linalg.inv(safe), np.where(good, 0.5 * logdet, np.inf)
+    if not isinstance(seed, np.random.SeedSequence):
+        seed = np.random.SeedSequence(seed)
+    kept = np.empty((len(q), draws, manifold.size))
+    accepted, log_h = np.empty(len(q)), np.empty(len(q))
+    for chain, child in enumerate(seed.spawn(len(q))):
+        accepted[chain], log_h[chain] = _chain(
+            manifold.value,
+            manifold.jacobian,
+            manifold.allowed,
+            manifold.tables,
+            q[chain].copy(),
+            manifold.rows,
+            float(np.log(step_size)),
+            draws,
+            thin,
+            warmup,
+            target_accept,
+            np.random.default_rng(child),
+            kept[chain],
+        )
+    return Chains(kept, accepted, np.exp(log_h))

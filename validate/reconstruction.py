@@ -50,19 +50,29 @@ class Effort:
 
     Attributes
     ----------
-    probes : int
-        Prior draws by which an index is first tried; where none arrives at the figures it is infeasible.
     chains : int
-        Starts of a feasible index; each becomes a chain.
-    warmup, draws, leapfrogs : int
-        Constrained HMC: transitions discarded and kept, most steps per transition.
+        Starts, and chains.
+    tries : int
+        Fresh sets of starts until one arrives at the figures; an index where none does is infeasible.
+    draws : int
+        Draws kept per chain.
+    warmup, thin : int
+        Transitions discarded, and transitions per draw, of the first round; each round doubles both and goes on
+        where the last one ended.
+    rounds : int
+        Most rounds.
+    rhat, ess : float
+        A round is the last when the largest R-hat and the smallest bulk ESS of `summaries` are within these.
     """
 
-    probes: int = 16
-    chains: int = 48
-    warmup: int = 300
-    draws: int = 150
-    leapfrogs: int = 5
+    chains: int = 16
+    tries: int = 4
+    draws: int = 100
+    warmup: int = 1000
+    thin: int = 20
+    rounds: int = 5
+    rhat: float = 1.05
+    ess: float = 200.0
 
 
 def targets(figures: Iterable[Figure]) -> dict[str, tuple[float, float]]:
@@ -141,21 +151,28 @@ def sample_part(
     """Sample the grids of some GPUs under one index."""
     effort = effort or Effort()
     inversion = Inversion(index, intervals, gpus)
-    probe_seed, start_seed, chain_seed = np.random.SeedSequence(seed).spawn(3)
-    q, misfit = starts(inversion, effort.probes, probe_seed)
-    best = int(np.argmin(misfit))
-    if not misfit[best] < TOLERANCE:
-        row = inversion.rows[int(np.argmax(np.abs(inversion.value(q[[best]])[0])))]
-        return Part(inversion, np.empty((0, 0, inversion.size)), 0.0, float(misfit[best]), row)
-    if effort.chains > effort.probes:
-        more, more_misfit = starts(inversion, effort.chains - effort.probes, start_seed)
-        q, misfit = np.concatenate([q, more]), np.concatenate([misfit, more_misfit])
-    on = np.abs(inversion.value(q)).max(-1) < 10 * TOLERANCE
-    q = q[on & inversion.allowed(q)]
-    chains = sample(inversion, q, draws=effort.draws, warmup=effort.warmup, leapfrogs=effort.leapfrogs, seed=chain_seed)
-    rhat, ess = _mixing(inversion, chains.draws)
-    arrived = float((misfit < TOLERANCE).mean())
-    return Part(inversion, chains.draws, arrived, 0.0, "", float(chains.acceptance.mean()), rhat, ess)
+    manifold = inversion.manifold()
+    start_seed, chain_seed = np.random.SeedSequence(seed).spawn(2)
+    least, worst = np.inf, ""
+    for child in start_seed.spawn(effort.tries):
+        q, misfit = starts(inversion, effort.chains, child)
+        good = misfit < TOLERANCE
+        if good.any():
+            break
+        best = int(np.argmin(misfit))
+        if misfit[best] < least:
+            least, worst = float(misfit[best]), inversion.rows[int(np.argmax(np.abs(manifold.values(q[[best]])[0])))]
+    else:
+        return Part(inversion, np.empty((0, 0, inversion.size)), 0.0, least, worst)
+    for step, child in enumerate(chain_seed.spawn(effort.rounds)):
+        chains = sample(
+            manifold, q, draws=effort.draws, warmup=effort.warmup << step, thin=effort.thin << step, seed=child
+        )
+        rhat, ess = _mixing(inversion, chains.draws)
+        if rhat <= effort.rhat and ess >= effort.ess:
+            break
+        q = chains.draws[:, -1]
+    return Part(inversion, chains.draws, float(good.mean()), 0.0, "", float(chains.acceptance.mean()), rhat, ess)
 
 
 WIDENINGS = (16.0, 4.0, 1.0)
@@ -165,7 +182,7 @@ def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> t
     """Prior draws brought onto the figures with annealed tolerance (randomized maximum likelihood).
 
     The rounding intervals start wide and shrink. At each width the starts are projected; those that do not arrive, or
-    break a bound, are replaced by copies of those that do; a few transitions of the sampler then part the copies
+    break a bound, are replaced by copies of those that do; some transitions of the sampler then part the copies
     and carry all away from the kinks at which Gauss-Newton would be trapped.
 
     Returns
@@ -180,14 +197,14 @@ def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> t
     copies = np.random.default_rng(seeds[1])
     misfit = np.full(number, np.inf)
     for step, width in enumerate(WIDENINGS):
-        wide = inversion.widened(width)
+        wide = inversion.manifold(width)
         q, misfit = project(wide, q, seed=seeds[2 + 2 * step], enough=0.25)
-        good = (misfit < TOLERANCE) & wide.allowed(q)
+        good = (misfit < TOLERANCE) & wide.all_allowed(q)
         if not good.any():
             continue
         q[~good] = q[copies.choice(np.flatnonzero(good), size=int((~good).sum()))]
         if width > 1.0:
-            q = sample(wide, q, draws=1, warmup=9, leapfrogs=3, seed=seeds[3 + 2 * step]).draws[:, -1]
+            q = sample(wide, q, draws=1, warmup=100, seed=seeds[3 + 2 * step]).draws[:, -1]
     return q, np.where((misfit < TOLERANCE) & ~good, np.inf, misfit)
 
 
@@ -362,11 +379,12 @@ def run(
     from validate.study import Study
 
     target = Path(out) if out is not None else Path("reports") / "reconstruction"
-    result = reconstruct(seed=seed, per_index=per_index, jobs=jobs, progress=not quiet, folder=target / ".parts")
+    parts = target / ".parts"
+    result = reconstruct(seed=seed, per_index=per_index, jobs=jobs, progress=not quiet, folder=parts)
     save(result, target)
     fitting.build_cache(Study.load("transfer-study"), target, quiet=quiet)
     if accept:
-        acceptance.save(acceptance.accept(accept, seed=seed, jobs=jobs, progress=not quiet), target)
+        acceptance.save(acceptance.accept(accept, seed=seed, jobs=jobs, progress=not quiet, folder=parts), target)
     return result
 
 
@@ -383,7 +401,7 @@ def _run(
     from tqdm import tqdm
 
     calls = [
-        delayed(_sample_cached)(index, intervals, gpus, seed, effort or Effort(), folder)
+        delayed(sample_kept)(index, intervals, gpus, _seed_of(index, gpus, seed), effort, folder)
         for index in tasks
         for gpus in parts_of(index)
     ]
@@ -397,19 +415,26 @@ def _seed_of(index: Index, gpus: tuple[str, ...], seed: int) -> list[int]:
     return [seed, *np.frombuffer(digest[:8], dtype=np.uint32).tolist()]
 
 
-def _sample_cached(
-    index: Index, intervals: Intervals, gpus: tuple[str, ...], seed: int, effort: Effort, folder: Path | None
+def sample_kept(
+    index: Index,
+    intervals: Intervals,
+    gpus: tuple[str, ...],
+    seed: Sequence[int],
+    effort: Effort | None = None,
+    folder: Path | None = None,
 ) -> Part:
+    """`sample_part` on one thread, kept in `folder` and read back from there."""
     from threadpoolctl import threadpool_limits
 
+    effort = effort or Effort()
     kept = None
     if folder is not None:
-        key = repr((index, gpus, sorted(intervals.items()), seed, effort))
+        key = repr((index, gpus, sorted(intervals.items()), list(seed), effort))
         kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
         if kept.exists():
             return _load_part(kept, Inversion(index, intervals, gpus))
     with threadpool_limits(limits=1):
-        part = sample_part(index, intervals, gpus, _seed_of(index, gpus, seed), effort)
+        part = sample_part(index, intervals, gpus, seed, effort)
     if kept is not None:
         _save_part(kept, part)
     return part

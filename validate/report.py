@@ -348,8 +348,8 @@ def _warnings(evidence: Evidence) -> list[str]:
 
 
 def _undercoverage(coverage: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A warning where the 90 % intervals of the reconstruction covered less than 90 % on simulated studies."""
-    short = [row for row in coverage if row["in_90"] < 0.9]
+    """A warning where 90 % intervals of the reconstruction covered less than 90 % by more than 2 standard errors."""
+    short = [row for row in coverage if row["in_90"] + 2.0 * row["se_90"] < 0.9]
     if not short:
         return []
     worst = ", ".join(f"{row['kind']} {100 * row['in_90']:.0f} %" for row in short)
