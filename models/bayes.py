@@ -1,6 +1,6 @@
 """The Bayesian model of decode steps: constants of the GPU branch, hierarchical floors, noise.
 
-step[cell] = combine(T_gpu[cell], floor[gpu, group]);  y ~ Normal or Student-t(step, sqrt(s² + (σ·step)² +
+step[cell] = combine(T_gpu[cell], floor[cell]);  y ~ Normal or Student-t(step, sqrt(s² + (σ·step)² +
 known²)). s keeps the noise off zero where a negative floor pushes the step through 0.
 
 Names in the posterior, with their dims:
@@ -8,22 +8,26 @@ Names in the posterior, with their dims:
 - ``eta_bw``, ``eta_fa``, ``eta_tc`` (in (0, 1)), ``l_half`` (tokens), ``rho_q``: with free constants.
 - ``floor_ms`` (gpu, class), (gpu, model) or (gpu): the floors, also of pairs that were never measured.
 - ``floor_sd_gpu_ms``, ``floor_sd_class_ms`` (or ``_model_ms``), ``floor_sd_pair_ms``: scales of the SKU,
-  class and pair effects. The effects themselves are integrated out; `predict_floor` draws floors of new
-  SKUs and classes.
+  class and pair effects; of the logarithm, and without ``_ms``, where floors are H >= 0. The effects
+  themselves are integrated out; `predict_floor` draws floors of new SKUs and classes.
+- ``q``: the overlap, where it is free.
+- ``launch_ms`` (gpu) (signed floors) or ``launch_share`` (gpu) (H >= 0): how a floor per launch grows; ``floor_ms``
+  is then the floor at the mean number of launches, ``launches_at_floor``.
+- ``latency_ms``: latency per kernel inside T_gpu, where the structure frees it.
 - ``noise_relative`` (noisy_model) (σ) with its hierarchy over models ``noise_level``, ``noise_spread`` and
   ``noise_own``; ``noise_ms`` (s); ``student_nu`` (Student-t only).
 - ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured): what the sampler moves in place of ``floor_ms``.
 
 Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
-``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, and ``anchor_floor_ms``. No
-variable has one value per cell, so that a compiled model can be refitted to other cells.
+``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, ``anchor_floor_ms``, ``anchor_q``
+and ``relative_launches``. No variable has one value per cell, so that a compiled model can be refitted to other cells.
 
 Parametrisation. Floors with many cells are known to a tenth of a millisecond whatever the hierarchy says,
 and an error of η_bw moves all of them at once: non-centred effects then lie on narrow ridges, and centred
 floors in a funnel where the pair effects may vanish. So the effects are integrated out, exactly, and the
-sampler moves ``z``, the floors' contrasts (overall, SKUs, classes, pairs) measured from where normal theory
-puts them given the scales and the mean residuals, in units of their sd there. The Jacobian is included: the
-posterior is that of the plain hierarchy.
+sampler moves ``z``, the contrasts of the floors (of their logarithms where H >= 0; overall, SKUs, classes,
+pairs) measured from where normal theory puts them given the scales and the mean residuals, in units of
+their sd there. The Jacobian is included: the posterior is that of the plain hierarchy.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +40,7 @@ import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 
 from models.cells import Cells
-from models.floors import FloorStructure
+from models.floors import Q_MAX, FloorStructure
 from models.kernels import KERNELS, PeakTimes, Work
 from models.roofline import CONSTANTS, Efficiency, combine, work_ms
 
@@ -67,9 +71,15 @@ class Priors:
         L2, so that it may exceed 1; wide, since only data with several query-to-KV ratios see it.
     floor_overall_ms : (mean, sd) of a Normal
         Steps of public stacks lie within about 10 ms of the time that their bytes take.
+    floor_overall : (median in ms, sd of the logarithm) of a LogNormal
+        The same for floors H >= 0.
     floor_sd_gpu_ms, floor_sd_group_ms, floor_sd_pair_ms : scale of a half-t with 3 degrees of freedom
         2 ms for SKUs keeps the size of a level test near nominal with three SKUs; classes (or models) differ
         more: a published MoE floor lies 18 ms above the dense one, which the t tail allows.
+    floor_sd_gpu, floor_sd_group, floor_sd_pair : scale of a half-t with 3 degrees of freedom
+        The same for the logarithm of floors H >= 0: hosts differ by tens of percent, classes by factors.
+    launch_ms : (median, sd of the logarithm) of a LogNormal
+        Host time per kernel launch, or latency per kernel: a few microseconds with graphs, tens without.
     noise_relative : (median, sd of the logarithm) of a LogNormal
         Noise and discrepancy together, as a share of the step, at the level common to all models; with one
         measurement a cell the two are one.
@@ -88,9 +98,14 @@ class Priors:
     l_half: tuple[float, float] = (200.0, 1.0)
     rho_q: tuple[float, float] = (1.5, 0.6)
     floor_overall_ms: tuple[float, float] = (0.0, 5.0)
+    floor_overall: tuple[float, float] = (4.0, 1.0)
     floor_sd_gpu_ms: float = 2.0
     floor_sd_group_ms: float = 3.0
     floor_sd_pair_ms: float = 1.0
+    floor_sd_gpu: float = 0.3
+    floor_sd_group: float = 0.5
+    floor_sd_pair: float = 0.2
+    launch_ms: tuple[float, float] = (0.008, 1.0)
     noise_relative: tuple[float, float] = (0.05, 0.8)
     noise_spread: float = 0.5
     noise_ms: tuple[float, float] = (0.1, 1.0)
@@ -110,10 +125,16 @@ class KnownFloors:
         The anchor; every model that shares its group under the structure has these floors.
     floor_ms : mapping of GPU name to ms
         One floor per SKU on which the anchor was measured.
+    q : float
+        The overlap drawn with them, where the structure has one.
+    launches : float
+        Kernel launches of the anchor in one step, where floors grow with them.
     """
 
     model: str
     floor_ms: Mapping[str, float]
+    q: float = 1.0
+    launches: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +197,7 @@ def build_model(
     work: Work | None,
     classes: Mapping[str, str],
     structure: FloorStructure,
-    constants: Literal["fixed", "free"],
+    constants: Literal["fixed", "free", "free per gpu"],
     *,
     gpu_ms: ArrayLike | None = None,
     priors: Priors = DEFAULT_PRIORS,
@@ -192,12 +213,13 @@ def build_model(
     cells : Cells
         Measured cells, with `step_ms`; `step_sd_ms` where part of the noise is known.
     work : Work or None
-        FLOPs and bytes of the cells [cell, kernel] with their hardware; needed with free constants.
+        FLOPs and bytes of the cells [cell, kernel] with their hardware; needed with free constants, and for
+        their launches where floors grow with them.
     classes : mapping of model name to class
     structure : FloorStructure
-    constants : "fixed" or "free"
+    constants : "fixed", "free" or "free per gpu"
         Fixed: T_gpu is the data `gpu_ms` (imputed grids; the second stage of the cut). Free: η are
-        parameters.
+        parameters, one set for all SKUs or one for each.
     gpu_ms : array [cell], ms
         T_gpu, with fixed constants.
     query_heads : bool
@@ -227,13 +249,21 @@ def build_model(
         else:
             if work is None:
                 raise ValueError("constants='free' needs work")
-            branch = _gpu_branch(work, base or Efficiency.peak(), priors, query_heads)
+            latency = structure.sharing is not None and structure.sharing.kernel_latency
+            per_gpu = cells if constants == "free per gpu" else None
+            branch = _gpu_branch(work, base or Efficiency.peak(), priors, query_heads, latency, per_gpu)
         relative = _noise_by_model(cells, priors)
         absolute = _log_normal("noise_ms", priors.noise_ms)
         step = branch
         if layout is not None:
             about = pt.sqrt(absolute**2 + (relative * measured) ** 2 + known_sd_ms**2)
-            step = structure.step_ms(branch, _cell_floors(layout, priors, measured, about, branch))
+            floor = _cell_floors(layout, priors, measured, about, branch, structure.positive)
+            if structure.sharing is not None and structure.sharing.per_launch:
+                if work is None:
+                    raise ValueError("floors that grow with launches need work")
+                floor = _per_launch(floor, cells, work, priors, structure.positive, known)
+            q = _overlap(structure, cells, classes, known) if structure.positive else 1.0
+            step = structure.step_ms(branch, floor, q, xp=pt)
         sd = pt.sqrt(absolute**2 + (relative * step) ** 2 + known_sd_ms**2)
         if likelihood == "student":
             shape, rate = priors.student_nu
@@ -257,23 +287,73 @@ def _noise_by_model(cells: Cells, priors: Priors) -> Any:
     return relative[code]
 
 
-def _log_normal(name: str, prior: tuple[float, float]) -> Any:
+def _log_normal(name: str, prior: tuple[float, float], dims: str | None = None) -> Any:
     median, sd = prior
-    return pm.LogNormal(name, mu=np.log(median), sigma=sd)
+    return pm.LogNormal(name, mu=np.log(median), sigma=sd, dims=dims)
 
 
-def _gpu_branch(work: Work, base: Efficiency, priors: Priors, query_heads: bool) -> Any:
-    """T_gpu [cell] with free constants; the times at peak rates become data."""
+def _per_launch(floor: Any, cells: Cells, work: Work, priors: Priors, positive: bool, known: KnownFloors | None) -> Any:
+    """Floor of each cell, from the floor at the mean number of launches and how it grows with them.
+
+    Signed: floor + c1 (n - mean). Positive: floor (1 - s + s n / mean), s in [0, 1], so that H = c0 + c1 n with both
+    from 0. Given an anchor, its launches stand for the mean.
+    """
+    launches = launches_of(work)
+    at = known.launches if known is not None and known.launches else float(launches.mean())
+    relative = pm.Data("relative_launches", launches / at, dims="cell")
+    pm.modelcontext(None).add_coord("launch_gpu", list(cells.gpus))
+    code = pm.Data("launch_gpu_code", cells.gpu_code, dims="cell")
+    pm.Deterministic("launches_at_floor", pt.as_tensor(at))
+    if positive:
+        share = pm.Uniform("launch_share", 0.0, 1.0, dims="launch_gpu")
+        return floor * (1.0 + share[code] * (relative - 1.0))
+    median, sd = priors.launch_ms
+    each = pm.LogNormal("launch_ms", mu=np.log(median), sigma=sd, dims="launch_gpu")
+    return floor + each[code] * at * (relative - 1.0)
+
+
+def launches_of(work: Work) -> Array:
+    """Kernel launches of one step, [cell]."""
+    return np.asarray(work.launches.sum(axis=-1), dtype=float)
+
+
+def _overlap(structure: FloorStructure, cells: Cells, classes: Mapping[str, str], known: KnownFloors | None) -> Any:
+    """q of each cell: fixed by its class, given with the anchor's floors, or the parameter ``q``."""
+    fixed = structure.q_of(np.array([classes[m] for m in cells.models]))[cells.model_code]
+    if not structure.q_free:
+        return pm.Data("overlap", fixed, dims="cell")
+    q = pm.Uniform("q", 0.0, Q_MAX) if known is None else pm.Data("anchor_q", known.q)
+    if not np.isnan(fixed).all():
+        free = pm.Data("overlap_free", np.isnan(fixed).astype(float), dims="cell")
+        return free * q + (1.0 - free) * pm.Data("overlap", np.nan_to_num(fixed), dims="cell")
+    return q
+
+
+def _gpu_branch(
+    work: Work, base: Efficiency, priors: Priors, query_heads: bool, latency: bool, per_gpu: Cells | None
+) -> Any:
+    """T_gpu [cell] with free constants; the times at peak rates become data.
+
+    `per_gpu`: the cells, where each SKU has constants of its own.
+    """
     model = pm.modelcontext(None)
     model.add_coord("kernel", list(KERNELS))
     times = PeakTimes(**{n: pm.Data(n, v, dims=("cell", "kernel")) for n, v in work_data(work).items()})
     free: dict[str, Any] = {}
+    dims = None if per_gpu is None else "constants_gpu"
     for name in ("eta_bw", "eta_fa", "eta_tc"):
         mean, sd = getattr(priors, name)
-        free[name] = pm.Beta(name, mu=mean, sigma=sd)
-    free["l_half"] = _log_normal("l_half", priors.l_half)
+        if per_gpu is not None:
+            model.add_coord("constants_gpu", list(per_gpu.gpus))
+        free[name] = pm.Beta(name, mu=mean, sigma=sd, dims=dims)
+    free["l_half"] = _log_normal("l_half", priors.l_half, dims)
     if query_heads:
-        free["rho_q"] = _log_normal("rho_q", priors.rho_q)
+        free["rho_q"] = _log_normal("rho_q", priors.rho_q, dims)
+    if latency:
+        free["latency_ms"] = _log_normal("latency_ms", priors.launch_ms, dims)
+    if per_gpu is not None:
+        code = pm.Data("constants_gpu_code", per_gpu.gpu_code, dims="cell")
+        free = {name: value[code] for name, value in free.items()}
     return combine(times, replace(base, **free), xp=pt).sum(axis=-1)
 
 
@@ -283,18 +363,30 @@ def work_data(work: Work) -> dict[str, Array]:
     return {f.name: np.broadcast_to(getattr(work.peak_times, f.name), shape).astype(float) for f in fields(PeakTimes)}
 
 
-def efficiency_of(posterior: Mapping[str, Any], base: Efficiency | None = None) -> Efficiency:
+def efficiency_of(
+    posterior: Mapping[str, Any], base: Efficiency | None = None, gpu_code: NDArray[np.int64] | None = None
+) -> Efficiency:
     """The constants of posterior draws, each shaped (draw, 1) so that they broadcast against cells.
 
     Parameters
     ----------
     posterior : Dataset or mapping of arrays
         Draws of each constant, (chain, draw) or (draw,); constants that it lacks are taken from `base`.
+    gpu_code : int array [cell], optional
+        With constants per SKU, (chain, draw, gpu): the SKU of each cell; the constants are then (draw, cell).
     """
-    draws: dict[str, Any] = {
-        n: np.asarray(posterior[n], dtype=float).reshape(-1, 1) for n in CONSTANTS if n in posterior
-    }
+    draws: dict[str, Any] = {}
+    for name in CONSTANTS:
+        if name in posterior:
+            values = np.asarray(posterior[name], dtype=float)
+            draws[name] = values.reshape(-1, 1) if gpu_code is None else _pooled(values)[:, gpu_code]
     return replace(base or Efficiency.peak(), **draws)
+
+
+def _pooled(values: Any) -> Array:
+    """Draws (chain, draw, ...) end to end: (draw, ...)."""
+    array = np.asarray(values, dtype=float)
+    return array.reshape(-1, *array.shape[2:])
 
 
 def _contrasts(pairs: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
@@ -319,25 +411,27 @@ def _contrasts(pairs: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[Arr
     return basis, np.array(block, dtype=np.int64)
 
 
-def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch: Any) -> Any:
+def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch: Any, positive: bool = False) -> Any:
     """Floor of each cell; registers ``floor_ms``, the scales and the prior of the whole grid of floors.
 
-    floor = overall + a[gpu] + b[group] + c[gpu, group], all normal: the contrasts of the whole grid are
-    independent, with the four variances of a two-way analysis of variance.
+    floor (or its logarithm, where `positive`) = overall + a[gpu] + b[group] + c[gpu, group], all normal: the
+    contrasts of the whole grid are independent, with the four variances of a two-way analysis of variance.
     """
     model = pm.modelcontext(None)
     model.add_coord("gpu", list(layout.gpus))
     g, c = len(layout.gpus), len(layout.labels)
-    mean, sd_overall = priors.floor_overall_ms
+    median, sd_overall = priors.floor_overall if positive else priors.floor_overall_ms
+    mean, unit = (np.log(median), "") if positive else (median, "_ms")
+    scale_gpu, scale_group, scale_pair = (getattr(priors, f"floor_sd_{k}{unit}") for k in ("gpu", "group", "pair"))
     dims = ("gpu",) if layout.dim is None else ("gpu", layout.dim)
-    sd_gpu = pm.HalfStudentT("floor_sd_gpu_ms", nu=3, sigma=priors.floor_sd_gpu_ms)
+    sd_gpu = pm.HalfStudentT(f"floor_sd_gpu{unit}", nu=3, sigma=scale_gpu)
     if layout.dim is None:
         variance = pt.stack([g * sd_overall**2 + sd_gpu**2, sd_gpu**2])
         sd_pair = sd_gpu
     else:
         model.add_coord(layout.dim, list(layout.labels))
-        sd_group = pm.HalfStudentT(f"floor_sd_{layout.dim}_ms", nu=3, sigma=priors.floor_sd_group_ms)
-        sd_pair = pm.HalfStudentT("floor_sd_pair_ms", nu=3, sigma=priors.floor_sd_pair_ms)
+        sd_group = pm.HalfStudentT(f"floor_sd_{layout.dim}{unit}", nu=3, sigma=scale_group)
+        sd_pair = pm.HalfStudentT(f"floor_sd_pair{unit}", nu=3, sigma=scale_pair)
         by_gpu, by_group = c * sd_gpu**2, g * sd_group**2
         variance = sd_pair**2 + pt.stack([g * c * sd_overall**2 + by_gpu + by_group, by_gpu, by_group, 0.0])
 
@@ -348,6 +442,7 @@ def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch
     if n_known:
         model.add_coord("anchor_gpu", [layout.gpus[k] for k in layout.known[0]])
         known = pm.Data("anchor_floor_ms", layout.known_ms, dims="anchor_gpu")
+        known = pt.log(known) if positive else known
         centre = pt.set_subtensor(pt.as_tensor(centre)[layout.known[0]], known)
     if n:
         model.add_coord("pair", layout.names(layout.measured))
@@ -356,6 +451,11 @@ def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch
         cells = pt.stack([precision, precision * (measured - branch)], axis=1)
         sums = pt.inc_subtensor(pt.zeros((n + n_known, 2))[code], cells)[:n]
         data_variance = 1.0 / pt.maximum(sums[:, 0], 1e-6)
+        if positive:  # about where the logarithm of the floor lies, and how well it is known
+            rest = sums[:, 1] * data_variance
+            level = 0.5 * (rest + pt.sqrt(rest**2 + 1.0))
+            data_variance = data_variance / level**2 + 0.01
+            sums = pt.stack([sums[:, 0], pt.log(level) / data_variance], axis=1)
         basis, block = _contrasts(layout.measured, layout.known[0])
         prior, data = variance[block], (basis**2).T @ data_variance
         scale = pt.sqrt(prior * data / (prior + data))
@@ -379,8 +479,9 @@ def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch
     wide = variance[block]
     log_prior = -0.5 * (pt.log(2 * np.pi * wide) + (basis.T @ (grid - mean)) ** 2 / wide).sum()
     pm.Potential("floors", log_prior + log_jacobian)
-    pm.Deterministic("floor_ms", grid if layout.dim is None else grid.reshape((g, c)), dims=dims)
-    return sampled[code]
+    floor_ms = pt.exp(grid) if positive else grid
+    pm.Deterministic("floor_ms", floor_ms if layout.dim is None else floor_ms.reshape((g, c)), dims=dims)
+    return (pt.exp(sampled) if positive else sampled)[code]
 
 
 def _fill(sampled: Any, at: NDArray[np.int64], layout: _Layout, sd_pair: Any) -> tuple[Any, Any]:
@@ -398,6 +499,177 @@ def _fill(sampled: Any, at: NDArray[np.int64], layout: _Layout, sd_pair: Any) ->
     sd = sd_pair * np.sqrt(1.0 + (fit**2).sum(axis=1))
     floors = fit @ sampled + sd * pm.Flat("z_unmeasured", dims="unmeasured")
     return pt.concatenate([sampled, floors]), pt.log(sd).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class StepDistribution:
+    """The likelihood of each posterior draw at some cells: Normal, or Student-t where `nu` is given.
+
+    Attributes
+    ----------
+    step_ms : array [draw, cell]
+        The model's step, combine(T_gpu, floor).
+    sd_ms : array [draw, cell]
+        Scale of the noise around it.
+    nu : array [draw, 1] or None
+        Degrees of freedom.
+    """
+
+    step_ms: Array
+    sd_ms: Array
+    nu: Array | None = None
+
+    def log_density(self, measured_ms: ArrayLike) -> Array:
+        """Log density of measured steps [cell] under each draw, [draw, cell]."""
+        from scipy import stats
+
+        z = (np.asarray(measured_ms, dtype=float) - self.step_ms) / self.sd_ms
+        log = stats.norm.logpdf(z) if self.nu is None else stats.t.logpdf(z, self.nu)
+        return np.asarray(log - np.log(self.sd_ms))
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """One measured step per draw and cell, ms, [draw, cell]."""
+        shape = self.step_ms.shape
+        noise = rng.standard_normal(shape) if self.nu is None else rng.standard_t(np.broadcast_to(self.nu, shape))
+        return self.step_ms + self.sd_ms * noise
+
+
+def step_distribution(
+    posterior: Any,
+    cells: Cells,
+    classes: Mapping[str, str],
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    *,
+    work: Work | None = None,
+    gpu_ms: ArrayLike | None = None,
+    base: Efficiency | None = None,
+    priors: Priors = DEFAULT_PRIORS,
+) -> StepDistribution:
+    """What the posterior of `build_model` says of any cells, measured or not.
+
+    SKUs, classes and models that the fit had not get floors, noise and constants through the hierarchy.
+
+    Parameters
+    ----------
+    posterior : Dataset (chain, draw, ...)
+    cells : Cells
+        Their steps are not looked at; a known part of their noise (`step_sd_ms`) is added.
+    classes : mapping of model name to class
+    structure : FloorStructure
+        Of the fit.
+    rng : Generator
+        Draws what the fit had not.
+    work : Work, optional
+        Of `cells`; T_gpu follows from the constants of each draw, and launches where floors grow with them.
+    gpu_ms : array [cell], ms, optional
+        T_gpu, where constants were fixed.
+    """
+    if gpu_ms is None:
+        if work is None:
+            raise ValueError("step_distribution needs work or gpu_ms")
+        code = None
+        if "constants_gpu" in posterior.dims:
+            code = _codes_of(cells.gpu, posterior["constants_gpu"].values, "constants of GPU")
+        T = work_ms(work, efficiency_of(posterior, base, code))
+    else:
+        T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), (1, len(cells)))
+    step = T
+    if structure.sharing is not None:
+        floor = floors_of(posterior, cells, classes, structure, rng, work=work, priors=priors)
+        step = structure.step_ms(T, floor, _q_of(posterior, cells, classes, structure))
+    level = np.broadcast_to(step, (posterior.sizes["chain"] * posterior.sizes["draw"], len(cells)))
+    relative, absolute = _noise_of(posterior, cells, rng), _pooled(posterior["noise_ms"])[:, None]
+    known = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
+    sd = np.sqrt(absolute**2 + (relative * level) ** 2 + known**2)
+    return StepDistribution(level, sd, _pooled(posterior["student_nu"])[:, None] if "student_nu" in posterior else None)
+
+
+def _codes_of(names: NDArray[Any], known: NDArray[Any], what: str) -> NDArray[np.int64]:
+    """Position of each name among the known ones."""
+    known_list = known.tolist()
+    missing = [n for n in dict.fromkeys(names.tolist()) if n not in known_list]
+    if missing:
+        raise ValueError(f"{what} {missing[0]!r}: the fit had none, only {known_list}")
+    return np.array([known_list.index(n) for n in names.tolist()], dtype=np.int64)
+
+
+def floors_of(
+    posterior: Any,
+    cells: Cells,
+    classes: Mapping[str, str],
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    *,
+    work: Work | None = None,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Array:
+    """Floor of each cell, ms, [draw, cell]; those outside the grid of the fit are drawn, one for each pair.
+
+    `work` is needed where floors grow with launches; other arguments as in `step_distribution`.
+    """
+    assert structure.sharing is not None
+    floor, dim = posterior["floor_ms"], structure.sharing.dim
+    gpus = posterior["gpu"].values.tolist()
+    groups = posterior[dim].values.tolist() if dim else [None]
+    out = np.empty((posterior.sizes["chain"] * posterior.sizes["draw"], len(cells)))
+    labels = [structure.sharing.label(m, classes[m]) if dim else None for m in cells.model.tolist()]
+    pairs = list(zip(cells.gpu.tolist(), labels, strict=True))
+    for gpu, group in dict.fromkeys(pairs):
+        known_gpu, known_group = gpu in gpus, group in groups
+        if known_gpu and known_group:
+            values = floor.sel(gpu=gpu) if dim is None else floor.sel({"gpu": gpu, dim: group})
+        else:
+            new_gpu, new_group = gpu if known_gpu else None, group if dim and known_group else None
+            values = predict_floor(posterior, rng, new_gpu, new_group, priors=priors)
+        out[:, [pair == (gpu, group) for pair in pairs]] = np.asarray(values).reshape(-1, 1)
+    if not structure.sharing.per_launch:
+        return out
+    if work is None:
+        raise ValueError("floors that grow with launches need work")
+    return _grown(posterior, out, cells, launches_of(work), rng, priors)
+
+
+def _grown(
+    posterior: Any, floor: Array, cells: Cells, launches: Array, rng: np.random.Generator, priors: Priors
+) -> Array:
+    """Floors per launch of each cell, from those at the mean number of launches; see `_per_launch`."""
+    at = float(np.asarray(posterior["launches_at_floor"]).flat[0])
+    name = "launch_share" if "launch_share" in posterior else "launch_ms"
+    known = posterior["launch_gpu"].values.tolist()
+    each = np.empty(floor.shape)
+    for gpu in cells.gpus:
+        if gpu in known:
+            values = _pooled(posterior[name].sel(launch_gpu=gpu))
+        elif name == "launch_share":
+            values = rng.uniform(size=len(floor))
+        else:
+            values = np.exp(np.log(priors.launch_ms[0]) + priors.launch_ms[1] * rng.standard_normal(len(floor)))
+        each[:, cells.gpu == gpu] = values[:, None]
+    if name == "launch_share":
+        return floor * (1.0 + each * (launches / at - 1.0))
+    return floor + each * (launches - at)
+
+
+def _q_of(posterior: Any, cells: Cells, classes: Mapping[str, str], structure: FloorStructure) -> Array:
+    """q of each cell, [draw or 1, cell]."""
+    fixed = structure.q_of(np.array([classes[m] for m in cells.models]))[cells.model_code]
+    if not structure.q_free:
+        return fixed[None]
+    return np.where(np.isnan(fixed), _pooled(posterior["q"])[:, None], fixed)
+
+
+def _noise_of(posterior: Any, cells: Cells, rng: np.random.Generator) -> Array:
+    """σ of each cell, [draw, cell]; a model that the fit had not draws one from the hierarchy."""
+    known = posterior["noisy_model"].values.tolist()
+    level, spread = _pooled(posterior["noise_level"]), _pooled(posterior["noise_spread"])
+    by_model = [
+        _pooled(posterior["noise_relative"].sel(noisy_model=m))
+        if m in known
+        else np.exp(level + spread * rng.standard_normal(len(level)))
+        for m in cells.models
+    ]
+    return np.stack(by_model, axis=-1)[:, cells.model_code]
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,19 +719,29 @@ def cut_models(
     if not is_anchor.any() or is_anchor.all():
         raise ValueError(f"a cut needs cells of the anchor {anchor!r} and of other models")
     here, there = cells.where(is_anchor), cells.where(~is_anchor)
-    floor = structure if structure.sharing is None else replace(structure, shared_by="gpu")
+    # One model does not show how a floor grows with launches: upstream has its floor alone.
+    latency = structure.sharing is not None and structure.sharing.kernel_latency
+    keep = structure.sharing is None or latency
+    floor = structure if keep else replace(structure, shared_by="gpu")
     options: dict[str, Any] = {"priors": priors, "likelihood": likelihood}
     upstream = build_model(
         here, rows(work, is_anchor), classes, floor, "free", query_heads=query_heads, base=base, **options
     )
     other = rows(work, ~is_anchor)
-    known = None if structure.sharing is None else KnownFloors(anchor, dict.fromkeys(here.gpus, 0.0))
+    known = None
+    if structure.sharing is not None:
+        launches = float(launches_of(rows(work, is_anchor)).mean())
+        known = KnownFloors(anchor, dict.fromkeys(here.gpus, 1.0), launches=launches)
     start = work_ms(other, base or Efficiency.peak())
-    downstream = build_model(there, None, classes, structure, "fixed", gpu_ms=start, known=known, **options)
+    downstream = build_model(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
 
     def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
         data = {"gpu_ms": work_ms(other, efficiency_of(draw, base))[0]}
-        return data if known is None else data | {"anchor_floor_ms": draw["floor_ms"]}
+        if known is not None:
+            data["anchor_floor_ms"] = draw["floor_ms"]
+        if "q" in draw:
+            data["anchor_q"] = draw["q"]
+        return data
 
     return CutModels(upstream, downstream, data_of)
 
@@ -497,13 +779,16 @@ def predict_floor(
     """
     floor = posterior["floor_ms"]
     dim = floor.dims[-1] if floor.ndim == 4 else None
+    positive = "floor_sd_gpu" in posterior
+    unit = "" if positive else "_ms"
     labels = {"gpu": floor["gpu"].values.tolist(), dim: floor[dim].values.tolist() if dim else [None]}
     for axis, name in (("gpu", gpu), (dim, group)):
         if name is not None and name not in labels.get(axis, []):
             raise ValueError(f"{axis} {name!r} is not in the posterior: expected one of {labels.get(axis)}")
     if gpu is not None and (group is not None or dim is None):
         raise ValueError(f"the floor of {gpu!r} and {group!r} is in floor_ms")
-    mean, sd = priors.floor_overall_ms
+    median, sd = priors.floor_overall if positive else priors.floor_overall_ms
+    mean = np.log(median) if positive else median
     pairs = [(g, c) for g in labels["gpu"] for c in labels[dim]]
     new = (gpu or object(), group or object()) if dim else (object(), None)
     same_gpu, same_group = (
@@ -513,12 +798,14 @@ def predict_floor(
     def variance(name: str) -> Array:
         return np.asarray(posterior[name])[..., None, None] ** 2
 
-    covariance = sd**2 + variance("floor_sd_gpu_ms") * same_gpu
+    covariance = sd**2 + variance(f"floor_sd_gpu{unit}") * same_gpu
     if dim:
-        covariance = covariance + variance(f"floor_sd_{dim}_ms") * same_group
-        covariance = covariance + variance("floor_sd_pair_ms") * same_gpu * same_group
-    known = np.asarray(floor).reshape(*floor.shape[:2], -1) - mean
+        covariance = covariance + variance(f"floor_sd_{dim}{unit}") * same_group
+        covariance = covariance + variance(f"floor_sd_pair{unit}") * same_gpu * same_group
+    values = np.log(np.asarray(floor)) if positive else np.asarray(floor)
+    known = values.reshape(*floor.shape[:2], -1) - mean
     gain = np.linalg.solve(covariance[..., :-1, :-1], covariance[..., :-1, -1:])[..., 0]
     centre = mean + (gain * known).sum(-1)
     left = covariance[..., -1, -1] - (gain * covariance[..., :-1, -1]).sum(-1)
-    return centre + np.sqrt(np.maximum(left, 0.0)) * rng.standard_normal(centre.shape)
+    drawn = centre + np.sqrt(np.maximum(left, 0.0)) * rng.standard_normal(centre.shape)
+    return np.exp(drawn) if positive else drawn

@@ -1,13 +1,16 @@
 """The Bayesian model: its density is the stated one, and it finds what was put into simulated data."""
 
+from typing import Literal
+
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from scipy import stats
 
 from models import bayes, sampling
 from models.cells import Cells
-from models.floors import FloorStructure
+from models.floors import COMBINE, Q_MAX, SHARED_BY, FloorStructure
 from models.kernels import stack_work
 from models.roofline import Efficiency, work_ms
 
@@ -55,32 +58,34 @@ def simulated(seed: int) -> dict[str, np.ndarray]:
     return {"measured_ms": data.step_ms, "gpu_ms": branch_ms(cells)}
 
 
-def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, int]) -> np.ndarray:
-    """Covariance of the floors, row by row, from the effects as they are written down."""
+def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, int], sd: float) -> np.ndarray:
+    """Covariance of the floors (or their logarithms), row by row, from the effects as they are written down."""
     gpu, group = (i.ravel() for i in np.indices(shape))
     same_gpu, same_group = gpu[:, None] == gpu, group[:, None] == group
-    sd = bayes.DEFAULT_PRIORS.floor_overall_ms[1]
     return sd**2 + scales[0] ** 2 * same_gpu + scales[1] ** 2 * same_group + scales[2] ** 2 * same_gpu * same_group
 
 
+@pytest.mark.parametrize("combine", ["added", "added, H >= 0", "overlapped"])
 @pytest.mark.parametrize(
     ("without", "known"),
     [
         ((), None),
         ((("o", "A"), ("o", "C")), None),
-        ((("o", "A"),), bayes.KnownFloors("anchor", {"B": 3.0, "C": -1.0, "D": 2.0})),
+        ((("o", "A"),), bayes.KnownFloors("anchor", {"B": 3.0, "C": 1.5, "D": 2.0}, q=0.4)),
     ],
     ids=["whole grid", "pairs never measured", "known floors of an anchor"],
 )
 def test_density_is_that_of_the_plain_hierarchy(
-    without: tuple[tuple[str, str], ...], known: bayes.KnownFloors | None
+    without: tuple[tuple[str, str], ...], known: bayes.KnownFloors | None, combine: str
 ) -> None:
+    structure, p = FloorStructure(combine=combine), bayes.DEFAULT_PRIORS
+    unit = "" if structure.positive else "_ms"
     cells, rng = grid(without=without), np.random.default_rng(3)
     classes = CLASSES | {"anchor": "other"}
     data = measured(cells, branch_ms(cells) + 2.0, rng)
-    model = bayes.build_model(data, None, classes, FloorStructure(), "fixed", gpu_ms=branch_ms(cells), known=known)
+    model = bayes.build_model(data, None, classes, structure, "fixed", gpu_ms=branch_ms(cells), known=known)
     point = {k: rng.normal(0.0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
-    scales = ("floor_sd_gpu_ms", "floor_sd_class_ms", "floor_sd_pair_ms")
+    scales = tuple(f"floor_sd_{k}{unit}" for k in ("gpu", "class", "pair"))
     flats = [n for n in ("z_floor", "z_unmeasured") if n in point]
     (floors,) = model.replace_rvs_by_values([model["floor_ms"]])
     floor = model.compile_fn(floors, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
@@ -90,23 +95,26 @@ def test_density_is_that_of_the_plain_hierarchy(
     relative, absolute = np.exp(level + spread * own)[data.model_code], float(np.exp(point["noise_ms_log__"]))
     grid_ms = floor(point)
 
+    def coordinate(ms: np.ndarray) -> np.ndarray:
+        return np.log(ms) if structure.positive else ms
+
     free = [(n, i) for n in flats for i in np.ndindex(point[n].shape)]
     moved = []
-    for name, i in free:  # the floors are linear in z: central differences are exact
+    for name, i in free:  # floors, or their logarithms, are linear in z: central differences are exact
         ends = []
         for sign in (1.0, -1.0):
             there = {k: v.copy() for k, v in point.items()}
             there[name][i] += sign
-            ends.append(floor(there).ravel())
+            ends.append(coordinate(floor(there)).ravel())
         moved.append((ends[0] - ends[1]) / 2)
     columns = np.array(moved)
-    columns = columns[:, np.abs(columns).sum(axis=0) > 0]
+    columns = columns[:, np.abs(columns).sum(axis=0) > 1e-12]
     expected = np.linalg.slogdet(columns)[1]
-    expected += stats.multivariate_normal.logpdf(
-        grid_ms.ravel(), np.zeros(grid_ms.size), hierarchy_covariance((sds[0], sds[1], sds[2]), grid_ms.shape)
-    )
-    p = bayes.DEFAULT_PRIORS
-    for sd, scale in zip(sds, (p.floor_sd_gpu_ms, p.floor_sd_group_ms, p.floor_sd_pair_ms), strict=True):
+    mean, sd_overall = (np.log(p.floor_overall[0]), p.floor_overall[1]) if structure.positive else p.floor_overall_ms
+    covariance = hierarchy_covariance((sds[0], sds[1], sds[2]), grid_ms.shape, sd_overall)
+    expected += stats.multivariate_normal.logpdf(coordinate(grid_ms).ravel() - mean, cov=covariance)
+    for sd, name in zip(sds, ("gpu", "group", "pair"), strict=True):
+        scale = getattr(p, f"floor_sd_{name}{unit}")
         expected += np.log(2.0) + stats.t.logpdf(sd, 3, scale=scale) + np.log(sd)
     median, sd = p.noise_relative
     expected += stats.norm.logpdf(level, np.log(median), sd) + stats.norm.logpdf(own).sum()
@@ -114,7 +122,12 @@ def test_density_is_that_of_the_plain_hierarchy(
     expected += stats.norm.logpdf(np.log(absolute), np.log(p.noise_ms[0]), p.noise_ms[1])
     gpus, labels = list(model.coords["gpu"]), list(model.coords["class"])
     at = [gpus.index(g) for g in data.gpu], [labels.index(CLASSES[m]) for m in data.model]
-    step = branch_ms(cells) + grid_ms[at]
+    q = 1.0
+    if structure.q_free:
+        q = known.q if known is not None else Q_MAX / (1.0 + float(np.exp(-point["q_interval__"])))
+        if known is None:  # uniform, and the Jacobian of its logit
+            expected += np.log(q * (1.0 - q / Q_MAX)) - np.log(Q_MAX)
+    step = structure.step_ms(branch_ms(cells), grid_ms[at], q)
     assert data.step_ms is not None
     expected += stats.norm.logpdf(data.step_ms, step, np.hypot(absolute, relative * step)).sum()
     assert logp == pytest.approx(expected, rel=1e-9)
@@ -240,3 +253,89 @@ def test_bad_requests_say_what_is_missing() -> None:
         bayes.build_model(data, None, {"m": "x", "n": "x"}, FloorStructure(), "fixed", gpu_ms=1.0)
     with pytest.raises(ValueError, match=r"'gpu, klass' is unknown: expected one of .*'gpu, class'"):
         FloorStructure("gpu, klass")
+
+
+REAL = {"Llama-3.1-8B": "dense", "Llama-3.2-1B": "small", "Qwen1.5-MoE-A2.7B": "moe"}
+
+
+def real_cells() -> Cells:
+    """Cells of catalog models, with steps of no particular size."""
+    rows = [(m, g, b, 2048) for m in REAL for g in ("H100", "A100-80GB") for b in (1, 16)]
+    cells = Cells.from_columns(*zip(*rows, strict=True))
+    return Cells.from_columns(list(cells.model), list(cells.gpu), cells.batch, cells.context, np.linspace(5, 30, 12))
+
+
+@pytest.mark.parametrize(
+    ("shared_by", "combine", "constants"),
+    [(s, c, "free") for s in SHARED_BY for c in COMBINE] + [("gpu, launches", "overlapped", "free per gpu")],
+)
+def test_numpy_and_pytensor_agree_on_the_likelihood(
+    shared_by: str, combine: str, constants: Literal["free", "free per gpu"]
+) -> None:
+    """`step_distribution` at one point of the posterior is the observed density of the model there."""
+    cells, rng = real_cells(), np.random.default_rng(1)
+    work, structure = stack_work(cells), FloorStructure(shared_by, combine)
+    model = bayes.build_model(cells, work, REAL, structure, constants, likelihood="student")
+    point = {k: rng.normal(0.0, 0.3, np.shape(v)) for k, v in model.initial_point().items()}
+    observed = model["step_ms"]
+    expected = model.compile_logp(vars=[observed], sum=False, mode="FAST_COMPILE")(point)[0]
+    names = [v.name for v in (*model.free_RVs, *model.deterministics) if not v.name.startswith("z_")]
+    values = model.compile_fn(
+        model.replace_rvs_by_values([model[n] for n in names]),
+        inputs=model.value_vars,
+        on_unused_input="ignore",
+        mode="FAST_COMPILE",
+    )(point)
+    dims = {n: tuple(model.named_vars_to_dims.get(n) or ()) for n in names}
+    posterior = xr.Dataset(
+        {n: (("chain", "draw", *dims[n]), np.asarray(v)[None, None]) for n, v in zip(names, values, strict=True)},
+        coords={d: list(model.coords[d]) for d in {d for ds in dims.values() for d in ds}},
+    )
+    found = bayes.step_distribution(posterior, cells, REAL, structure, rng, work=work)
+    np.testing.assert_allclose(found.log_density(cells.step_ms)[0], expected, rtol=1e-8)
+    assert found.sample(rng).shape == (1, len(cells))
+
+
+def test_unseen_models_and_gpus_come_through_the_hierarchy() -> None:
+    cells = grid()
+    rng = np.random.default_rng(2)
+    draws = 4000
+    posterior = xr.Dataset(
+        {
+            "floor_ms": (("chain", "draw", "gpu"), np.full((1, draws, 1), 5.0)),
+            "floor_sd_gpu": (("chain", "draw"), np.full((1, draws), 0.3)),
+            "noise_relative": (("chain", "draw", "noisy_model"), np.full((1, draws, 1), 0.02)),
+            "noise_level": (("chain", "draw"), np.full((1, draws), np.log(0.05))),
+            "noise_spread": (("chain", "draw"), np.full((1, draws), 0.4)),
+            "noise_ms": (("chain", "draw"), np.full((1, draws), 0.1)),
+            "q": (("chain", "draw"), np.full((1, draws), 0.5)),
+        },
+        coords={"gpu": ["A"], "noisy_model": ["m"]},
+    )
+    structure = FloorStructure("gpu", "overlapped")
+    floors = bayes.floors_of(posterior, cells, CLASSES, structure, rng)
+    assert (floors[:, cells.gpu == "A"] == 5.0).all()
+    new = np.log(floors[:, np.flatnonzero(cells.gpu == "B")[0]])
+    # given one floor of a population with sd 1.0 around log 4 and 0.3 within, the next is regressed and wide
+    sd, within = bayes.DEFAULT_PRIORS.floor_overall[1], 0.3
+    gain = sd**2 / (sd**2 + within**2)
+    assert new.mean() == pytest.approx(np.log(4.0) + gain * np.log(5.0 / 4.0), abs=0.03)
+    assert new.std() == pytest.approx(np.sqrt(sd**2 + within**2 - gain * sd**2), rel=0.05)
+    found = bayes.step_distribution(posterior, cells, CLASSES, structure, rng, gpu_ms=branch_ms(cells))
+    known, other = (np.log(found.sd_ms / found.step_ms)[:, (cells.model == m) & (cells.gpu == "A")] for m in "mn")
+    assert known.std() < 0.1
+    assert other[:, 0].std() == pytest.approx(0.4, rel=0.15)
+
+
+def test_overlap_runs_from_the_maximum_to_the_sum() -> None:
+    gpu_ms, floor_ms = np.array([1.0, 4.0, 9.0]), np.array([4.0, 4.0, 2.0])
+    np.testing.assert_allclose(FloorStructure("gpu", "overlapped").step_ms(gpu_ms, floor_ms, 1.0), gpu_ms + floor_ms)
+    np.testing.assert_allclose(
+        FloorStructure("gpu", "max").step_ms(gpu_ms, floor_ms, 0.0), np.maximum(gpu_ms, floor_ms), rtol=1e-3
+    )
+    half = FloorStructure("gpu", "overlapped").step_ms(gpu_ms, floor_ms, 0.5)
+    np.testing.assert_allclose(half, np.hypot(gpu_ms, floor_ms))
+    with pytest.raises(ValueError, match="all signed or all H >= 0"):
+        FloorStructure("gpu", "overlapped", (("moe", "added"),))
+    mixed = FloorStructure("gpu", "overlapped", (("moe", "added, H >= 0"),))
+    np.testing.assert_array_equal(mixed.q_of(np.array(["moe", "dense"])), [1.0, np.nan])

@@ -85,7 +85,7 @@ def test_figures_are_what_their_names_say() -> None:
 def test_least_mape_reading_is_the_best_offset() -> None:
     rng = np.random.default_rng(2)
     y, T = rng.uniform(5, 20, CELLS), rng.uniform(3, 15, CELLS)
-    best = READINGS["least MAPE"].offset(y, T, GRIDS[0].points)
+    best = READINGS["least MAPE"].offset(y[None], T[None], GRIDS[0].points)[0]
     tried = np.append(np.linspace(best - 3, best + 3, 2001), best)
     errors = np.abs((T + tried[:, None] - y) / y).mean(-1)
     assert errors[-1] == pytest.approx(errors.min(), abs=1e-12)

@@ -23,6 +23,9 @@ OFFSET, RAW, SHIFTED, STEPS, PREDICTED, ERROR, POOLED = range(7)
 """What a figure is: an offset; MAPE of T; MAPE of T plus an offset; a weighted sum of steps; T plus offset in one
 cell; its error there in percent; mean of other figures."""
 
+ADDED, OVERLAPPED, MAX = range(3)
+"""How a floor H joins T in the level of a step: T + H, (T^p + H^p)^(1/p), max(T, H)."""
+
 
 class Tables(NamedTuple):
     """What the compiled functions need to know about one inversion.
@@ -41,6 +44,17 @@ class Tables(NamedTuple):
         Prior of the constants, on the logit scale (the two eta) or the log scale.
     floor_sd_ms, leftover, leftover_sd, free_sd : float
         Priors of a block; `free_sd` 0: T is the roof.
+    combine : int
+        Code of how a floor joins T.
+    floor_median_ms : float
+        0: a floor is signed, normal with sd `floor_sd_ms`. Else it is positive: lognormal, `floor_sd_ms` the sd of
+        its log.
+    floor_of_block, power_of_block : int arrays, shape (block,)
+        Of each block the block whose floor latent it uses, and the overlap latent.
+    powers : int
+        Overlap latents, behind those of the blocks.
+    most_power : float
+        1/p of an overlap is uniform from 0 to this.
     root : float array, shape (CELLS, CELLS)
         Cholesky factor of the leftovers' correlation.
     reading : int
@@ -55,6 +69,9 @@ class Tables(NamedTuple):
         Interval of each figure.
     rows, unknowns : int
         Figures that are rows of the manifold (the first ones); length of q without their latents.
+    blur : float
+        0: a figure lies uniformly in its interval; 1: normally about its middle, with the same variance; between
+        them a mixture of the two maps from a normal latent.
     """
 
     work: Array
@@ -68,6 +85,12 @@ class Tables(NamedTuple):
     leftover: float
     leftover_sd: float
     free_sd: float
+    combine: int
+    floor_median_ms: float
+    floor_of_block: Codes
+    power_of_block: Codes
+    powers: int
+    most_power: float
     root: Array
     reading: int
     share: Array
@@ -80,6 +103,7 @@ class Tables(NamedTuple):
     half: Array
     rows: int
     unknowns: int
+    blur: float = 0.0
 
 
 class State(NamedTuple):
@@ -88,13 +112,35 @@ class State(NamedTuple):
     constant: Array
     constant_slope: Array
     floor: Array
+    floor_slope: Array
+    power_slope: Array
     scale: Array
     leftover: Array
     T: Array
     stray: Array
     y: Array
-    y_by_level: Array
+    y_by_floor: Array
+    y_by_power: Array
     y_by_T: Array
+
+
+@njit(cache=True)
+def level_of(T: float, floor: float, power: float, combine: int) -> Any:  # pragma: no cover (compiled)
+    """The level of a step, ms, from T and a floor, and its derivatives by T, floor and power = 1/p."""
+    if combine == ADDED:
+        return T + floor, 1.0, 1.0, 0.0
+    most, least = max(T, floor), min(T, floor)
+    if combine == MAX:
+        return most, 1.0 * (most == T), 1.0 * (least == T), 0.0
+    log = math.log(least / most)
+    share = math.exp(log / power)
+    level = most * (1.0 + share) ** power
+    by_most = (1.0 + share) ** (power - 1.0)
+    by_least = by_most * share / (least / most)
+    by_power = level * (math.log1p(share) - share / (1.0 + share) * log / power)
+    if most == T:
+        return level, by_most, by_least, by_power
+    return level, by_least, by_most, by_power
 
 
 @njit(cache=True)
@@ -115,16 +161,26 @@ def state_of(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
                 slope[i, k] = t.spread[i] * value
             constant[i, k] = value
     floor, scale = np.empty(blocks), np.empty(blocks)
+    floor_slope, power_slope = np.empty(blocks), np.zeros(blocks)
     leftover, T, stray, y = np.empty(cells), np.empty(cells), np.ones(cells), np.empty(cells)
-    by_level, by_T = np.empty(cells), np.empty(cells)
+    by_floor, by_power, by_T = np.empty(cells), np.empty(cells), np.empty(cells)
     first = t.constants * t.sets
-    size = (t.unknowns - first) // blocks
+    size = (t.unknowns - first - t.powers) // blocks
     side = t.free_sd * math.sqrt(0.5)
     for b in range(blocks):
         own = q[first + b * size : first + (b + 1) * size]
         k = t.set_of_block[b]
         # beyond 8 sd lies a prior mass of 1e-15: trial points far out stay finite
-        floor[b] = t.floor_sd_ms * min(max(own[0], -8.0), 8.0)
+        floor[b] = t.floor_sd_ms * min(max(q[first + t.floor_of_block[b] * size], -8.0), 8.0)
+        floor_slope[b] = t.floor_sd_ms
+        if t.floor_median_ms > 0.0:
+            floor[b] = t.floor_median_ms * math.exp(floor[b])
+            floor_slope[b] *= floor[b]
+        power = 1.0
+        if t.powers:
+            at = min(max(q[first + blocks * size + t.power_of_block[b]], -8.0), 8.0)
+            power = t.most_power * 0.5 * math.erfc(-at * math.sqrt(0.5))
+            power_slope[b] = t.most_power * math.exp(-0.5 * at * at) / math.sqrt(2.0 * math.pi)
         scale[b] = t.leftover * math.exp(t.leftover_sd * min(max(own[1], -8.0), 8.0))
         bw, fa, l_half, latency = constant[0, k], constant[1, k], constant[2, k], constant[3, k]
         for i in range(CELLS):
@@ -138,17 +194,21 @@ def state_of(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
             for j in range(i + 1):
                 left += t.root[i, j] * min(max(own[2 + j], -8.0), 8.0)
             leftover[c] = left
-            # The level T + floor is kept positive by a smooth hinge at 0.2 T of width 0.04 T: a negative floor
-            # cannot pass through zero.
+            # The level is kept positive by a smooth hinge at 0.2 T of width 0.04 T: a negative floor cannot pass
+            # through zero.
             bound = 0.2 * T[c]
-            gap = T[c] + floor[b] - bound
+            level, level_by_T, level_by_floor, level_by_power = level_of(T[c], floor[b], power, t.combine)
+            gap = level - bound
             root = math.sqrt(gap**2 + (0.2 * bound) ** 2)
             factor = math.exp(scale[b] * left)
             y[c] = (bound + 0.5 * (gap + root)) * factor
             up = 0.5 * (1.0 + gap / root)
-            by_level[c] = up * factor
-            by_T[c] = (up + 0.2 * (1.0 - up + 0.5 * 0.04 * bound / root)) * factor
-    return State(constant, slope, floor, scale, leftover, T, stray, y, by_level, by_T)
+            by_floor[c] = up * level_by_floor * factor
+            by_power[c] = up * level_by_power * factor
+            by_T[c] = (up * level_by_T + 0.2 * (1.0 - up + 0.5 * 0.04 * bound / root)) * factor
+    return State(
+        constant, slope, floor, floor_slope, power_slope, scale, leftover, T, stray, y, by_floor, by_power, by_T
+    )
 
 
 @njit(cache=True)
@@ -216,12 +276,71 @@ def figures_of(y: Array, T: Array, t: Tables) -> Any:  # pragma: no cover (compi
 
 
 @njit(cache=True)
+def claim_of(z: float, blur: float) -> Any:  # pragma: no cover (compiled)
+    """Where in its interval (-1 to 1) a figure lies whose latent is z, and the derivative by z."""
+    claim = math.erf(z * math.sqrt(0.5))
+    slope = math.sqrt(2.0 / math.pi) * math.exp(-0.5 * z * z)
+    if blur > 0.0:
+        sd = math.sqrt(1.0 / 3.0)
+        claim += blur * (sd * z - claim)
+        slope += blur * (sd - slope)
+    return claim, slope
+
+
+@njit(cache=True)
+def latent_of(place: float, blur: float) -> float:  # pragma: no cover (compiled)
+    """The latent that claims a place, for blur > 0: Newton's method, from below on a concave function."""
+    z = 0.0
+    for _ in range(200):
+        claim, slope = claim_of(z, blur)
+        step = (abs(place) - claim) / slope
+        z += step
+        if step < 1e-13 * (1.0 + z):
+            break
+    return math.copysign(z, place)
+
+
+@njit(cache=True)
+def latents(places: Array, blur: float) -> Any:  # pragma: no cover (compiled)
+    """`latent_of` each place, shape (draw, row), and the log density of each draw's places, shape (draw,)."""
+    z, density = np.zeros(places.shape), np.zeros(len(places))
+    for i in range(len(places)):
+        for r in range(places.shape[1]):
+            if blur > 0.0:
+                z[i, r] = latent_of(places[i, r], blur)
+                slope = claim_of(z[i, r], blur)[1]
+                density[i] -= 0.5 * z[i, r] ** 2 + 0.5 * math.log(2.0 * math.pi) + math.log(slope)
+            else:
+                density[i] -= math.log(2.0) if abs(places[i, r]) <= 1.0 else np.inf
+    return z, density
+
+
+@njit(cache=True)
+def place_of(q: Array, t: Tables, out: Array) -> bool:  # pragma: no cover (compiled)
+    """Where in its interval (-1 to 1) each figure lies, shape (figure,); whether every step is possible."""
+    s = state_of(q, t)
+    figures = figures_of(s.y, s.T, t)[0]
+    for f in range(len(figures)):
+        out[f] = (figures[f] - t.middle[f]) / t.half[f]
+    return bool(np.all(s.y >= t.minimum_ms))
+
+
+@njit(cache=True)
+def places(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
+    """`place_of` each q of shape (draw, at least `unknowns`): shapes (draw, figure) and (draw,)."""
+    out, possible = np.empty((len(q), len(t.kind))), np.empty(len(q), np.bool_)
+    for i in range(len(q)):
+        possible[i] = place_of(q[i], t, out[i])
+    return out, possible
+
+
+@njit(cache=True)
 def value(q: Array, t: Tables, out: Array) -> None:  # pragma: no cover (compiled)
     """c(q): figures minus the place that their latents claim, in units of half the rounding; shape (row,)."""
     s = state_of(q, t)
     figures = figures_of(s.y, s.T, t)[0]
     for r in range(t.rows):
-        claim = math.erf(q[t.unknowns + r] * math.sqrt(0.5))
+        claim = claim_of(q[t.unknowns + r], t.blur)[0]
         out[r] = (figures[r] - t.middle[r]) / t.half[r] - claim
 
 
@@ -273,8 +392,9 @@ def _through(b: int, by_y: Array, by_T: Array, s: State, t: Tables, out: Array) 
     k, first = t.set_of_block[b], b * CELLS
     bw, fa, l_half = s.constant[0, k], s.constant[1, k], s.constant[2, k]
     start = t.constants * t.sets
-    size = (t.unknowns - start) // len(t.set_of_block)
+    size = (t.unknowns - start - t.powers) // len(t.set_of_block)
     own = out[start + b * size : start + (b + 1) * size]
+    by_floor = by_power = 0.0
     side = t.free_sd * math.sqrt(0.5)
     by_bw = by_fa = by_half = by_latency = 0.0
     for i in range(CELLS):
@@ -287,13 +407,17 @@ def _through(b: int, by_y: Array, by_T: Array, s: State, t: Tables, out: Array) 
         by_fa -= roof * (t.work[1, c] + l_half * t.work[2, c]) / fa**2
         by_half += roof * t.work[2, c] / fa
         by_latency += roof * t.work[3, c]
-        own[0] += by_y[i] * s.y_by_level[c] * t.floor_sd_ms
+        by_floor += by_y[i] * s.y_by_floor[c] * s.floor_slope[b]
+        by_power += by_y[i] * s.y_by_power[c] * s.power_slope[b]
         own[1] += by_y[i] * s.y[c] * s.leftover[c] * t.leftover_sd * s.scale[b]
         for j in range(i + 1):
             own[2 + j] += by_y[i] * s.y[c] * s.scale[b] * t.root[i, j]
         if t.free_sd > 0.0:
             own[2 + CELLS] += total * s.T[c] * side
             own[3 + CELLS + i] += total * s.T[c] * side
+    out[start + t.floor_of_block[b] * size] += by_floor
+    if t.powers:
+        out[start + len(t.set_of_block) * size + t.power_of_block[b]] += by_power
     slopes = (by_bw, by_fa, by_half, by_latency)
     for i in range(t.constants):
         out[i * t.sets + k] += slopes[i] * s.constant_slope[i, k]
@@ -316,5 +440,4 @@ def jacobian(q: Array, t: Tables, out: Array) -> None:  # pragma: no cover (comp
             by_T -= through * offset_d[source]
         _through(t.block[r], by_y, by_T, s, t, out[r])
         out[r] /= t.half[r]
-        z = q[t.unknowns + r]
-        out[r, t.unknowns + r] = -math.sqrt(2.0 / math.pi) * math.exp(-0.5 * z * z)
+        out[r, t.unknowns + r] = -claim_of(q[t.unknowns + r], t.blur)[1]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DONE, REFUTED, BAD_INPUT, GATE_FAILED, UNDECIDED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 4, 130, 141
 
 DEFAULT_STUDY = "transfer-study"
-DATA_OPTIONS = ("format", "stack", "mode", "anchor")  # what describes the file given by --data
+DATA_OPTIONS = ("format", "stack", "mode", "anchor", "configs")  # what describes the file given by --data
 EXIT_CODES = (
     "exit codes: 0 done or supported, 1 refuted (never from report), 2 bad input, 3 a fit failed its "
     "convergence gate, 4 undecided, not identified or untestable, 130 interrupted"
@@ -89,6 +89,28 @@ def _test(options: argparse.Namespace) -> int:
     return {"supported": DONE, "refuted": REFUTED}.get(result.verdict, UNDECIDED)
 
 
+def _compare(options: argparse.Namespace) -> int:
+    study = _study(options)
+    if study.data.format == "published":
+        raise InputError(f"{study.name} publishes aggregates, no cells: compare needs --data FILE")
+    from validate import compare, runner
+
+    try:
+        result = compare.compare(
+            study,
+            seed=options.seed,
+            leave_out=not options.no_left_out,
+            jobs=options.jobs,
+            dask=options.dask,
+            folder=options.keep,
+            quiet=_quiet(options),
+        )
+    except runner.TaskError as error:
+        return _say(error, GATE_FAILED)
+    _print(result.data if options.json else result.summary)
+    return DONE
+
+
 def _reconstruct(options: argparse.Namespace) -> int:
     from validate import reconstruction
 
@@ -115,6 +137,7 @@ def _study(options: argparse.Namespace) -> "Study":
         stack=options.stack,
         mode=options.mode,
         anchor=options.anchor,
+        configs=options.configs,
     )
 
 
@@ -166,6 +189,15 @@ def _parser() -> argparse.ArgumentParser:
     test.add_argument("hypothesis", type=str.upper, choices=["H1", "H2", "H3"], metavar="H1|H2|H3", help="which")
     _add_study(test)
 
+    compare = command("compare", _compare, "which floor structure do measured cells support?")
+    _add_study(compare)
+    compare.add_argument("--no-left-out", action="store_true", help="skip the refits without each model, GPU and pair")
+    compare.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
+    compare.add_argument("--dask", metavar="ADDRESS", help="use the Dask cluster with this scheduler instead")
+    compare.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep finished fits there: an interrupted run resumes"
+    )
+
     reconstruct = command("reconstruct", _reconstruct, "impute whole grids from the study's published aggregates")
     reconstruct.add_argument(
         "--out", type=Path, metavar="DIR", help="where the grids go (default: reports/reconstruction)"
@@ -186,6 +218,9 @@ def _add_study(command: argparse.ArgumentParser) -> None:
     data.add_argument("--stack", help="use the rows of this serving stack")
     data.add_argument("--mode", help="use the rows of this mode: eager, graph")
     data.add_argument("--anchor", metavar="MODEL", help="the model on which constants are calibrated")
+    data.add_argument(
+        "--configs", type=Path, metavar="DIR", help="folder of Hugging Face config.json files of models in FILE"
+    )
 
 
 def _natural(text: str) -> int:

@@ -6,8 +6,8 @@ which `manifold.sample` moves. All grids are block-major: ten (model, GPU) block
 `aggregates`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,10 +119,12 @@ class Reading:
         kept = level == np.sort(level)[self.end]
         return kept / kept.sum()
 
-    def offset(self, y: Array, T: Array, points: Array) -> float:
-        """The offset, ms, of one grid; y and T of shape (cell,) in ms."""
-        unused = np.empty(len(y)), np.empty(len(y))
-        return float(aggregates.read_offset(y - T, y, self.code, self.share(points), *unused))
+    def offset(self, y: Array, T: Array, points: Array) -> Array:
+        """Offset of each grid, ms, shape (grid,); y and T of shape (grid, cell) in ms."""
+        share, unused = self.share(points), (np.empty(len(points)), np.empty(len(points)))
+        return np.array(
+            [aggregates.read_offset(a - b, a, self.code, share, *unused) for a, b in zip(y, T, strict=True)]
+        )
 
 
 READINGS: Mapping[str, Reading] = {
@@ -170,9 +172,71 @@ class Prior:
     l_half: tuple[float, float] = (200.0, 1.0)
     latency_ms: tuple[float, float] = (0.006, 1.0)
     floor_sd_ms: float = 8.0
+    positive_floor_ms: tuple[float, float] = (4.0, 1.0)
+    most_overlap: float = 1.25
     leftover: tuple[float, float] = (0.06, 0.7)
     free: float = 0.15
     """Under `Roof.free`: sd of log T around the roof; half the variance is a block's, half a cell's."""
+
+    def scaled(self, *, floor: float = 1.0, leftover: float = 1.0) -> "Prior":
+        """The same prior with floors and leftovers so many times as large."""
+        median, sd = self.positive_floor_ms
+        return replace(
+            self,
+            floor_sd_ms=floor * self.floor_sd_ms,
+            positive_floor_ms=(floor * median, sd),
+            leftover=(leftover * self.leftover[0], self.leftover[1]),
+        )
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A hypothesis on what joins T in every step of a (model, GPU).
+
+    Attributes
+    ----------
+    combine : str
+        "none"; "added, signed"; or with a floor H >= 0: "added", "overlapped", (T^p + H^p)^(1/p) with 1/p unknown,
+        or "max", its limit.
+    shared_by : str
+        Whose floor it is: "gpu" (all its models), "gpu, class" (its dense models, its MoE) or "gpu, model".
+    overlap_by_class : bool
+        The MoE has its own p.
+    """
+
+    combine: str = "added, signed"
+    shared_by: str = "gpu, model"
+    overlap_by_class: bool = False
+
+    def __post_init__(self) -> None:
+        for field, value, known in (("combine", self.combine, COMBINE), ("shared_by", self.shared_by, SHARED_BY)):
+            if value not in known:
+                raise ValueError(f"floor {field} {value!r} is unknown: expected one of {sorted(known)}")
+
+    def __str__(self) -> str:
+        if self.combine == "none":
+            return "no floor"
+        own = ", p by class" if self.overlap_by_class else ""
+        return f"{self.combine}{own}, per ({self.shared_by})"
+
+    def leader(self, blocks: Sequence[tuple[str, str]]) -> list[int]:
+        """Of each (model, GPU) block the first block with the same floor."""
+        owner = [(gpu, SHARED_BY[self.shared_by](model)) for model, gpu in blocks]
+        return [owner.index(one) for one in owner]
+
+
+COMBINE: Mapping[str, int] = {
+    "none": aggregates.ADDED,
+    "added, signed": aggregates.ADDED,
+    "added": aggregates.ADDED,
+    "overlapped": aggregates.OVERLAPPED,
+    "max": aggregates.MAX,
+}
+SHARED_BY: Mapping[str, Callable[[str], str]] = {
+    "gpu": lambda model: "all",
+    "gpu, class": lambda model: "moe" if model == MOE else "dense",
+    "gpu, model": lambda model: model,
+}
 
 
 CONSTANTS = ("eta_bw", "eta_fa", "l_half", "latency_ms")
@@ -194,7 +258,8 @@ class Inversion:
     """The study under one `Index`: from q, standard normal, to grids, figures and their derivatives.
 
     q holds the constants (of all GPUs, or of each), per block a floor, a leftover scale and 15 leftovers, under
-    `Roof.free` a block factor and 15 cell factors, and last one latent per figure: where in its rounding it lies.
+    `Roof.free` a block factor and 15 cell factors, then where the floor is overlapped its 1/p, and last one latent
+    per figure: where in its rounding it lies. Blocks that share a floor use the first one's; the others' are idle.
 
     Parameters
     ----------
@@ -203,6 +268,8 @@ class Inversion:
         The intervals of the figures that are conditioned on; others are computed but left free.
     gpus : tuple of str
         The GPUs to invert; figures of others, and pooled ones, are left out.
+    floor : Floor
+        By default added and signed, one per (model, GPU).
     """
 
     def __init__(
@@ -211,8 +278,9 @@ class Inversion:
         targets: Mapping[str, tuple[float, float]],
         gpus: tuple[str, ...] = SKUS,
         prior: Prior | None = None,
+        floor: Floor | None = None,
     ):
-        self.index, self.prior, self.gpus = index, prior or Prior(), gpus
+        self.index, self.prior, self.gpus, self.floor = index, prior or Prior(), gpus, floor or Floor()
         self.blocks = [(m, g) for m, g in BLOCKS if g in gpus]
         self.points = index.grid.points
         columns = [(m, g, b, c) for m, g in self.blocks for b, c in self.points]
@@ -229,7 +297,11 @@ class Inversion:
         self.size = self.unknowns + len(self.rows)
 
     def _tables(self, targets: Mapping[str, tuple[float, float]]) -> Tables:
-        roof, prior = self.index.roof, self.prior
+        roof, prior, floor = self.index.roof, self.prior, self.floor
+        signed = floor.combine in ("none", "added, signed")
+        floor_sd = 0.0 if floor.combine == "none" else prior.floor_sd_ms if signed else prior.positive_floor_ms[1]
+        by_class = floor.overlap_by_class and any(model == MOE for model, _ in self.blocks)
+        powers = (1 + by_class) * (floor.combine == "overlapped")
         sets = len(self.gpus) if roof.per_gpu else 1
         smooth = np.exp(-0.5 * (_log_gap(self.points) ** 2).sum(-1) / np.log(8.0) ** 2)
         share = self.index.discrepancy.smooth_share
@@ -248,10 +320,16 @@ class Inversion:
             set_of_block=np.ascontiguousarray(self.set_of_cell[::CELLS]),
             centre=np.concatenate([logit(medians[:2]), np.log(medians[2:])]),
             spread=np.array([getattr(prior, name)[1] for name in CONSTANTS]),
-            floor_sd_ms=prior.floor_sd_ms,
+            floor_sd_ms=floor_sd,
             leftover=prior.leftover[0],
             leftover_sd=prior.leftover[1],
             free_sd=prior.free * roof.free,
+            combine=COMBINE[floor.combine],
+            floor_median_ms=0.0 if signed else prior.positive_floor_ms[0],
+            floor_of_block=np.array(floor.leader(self.blocks), dtype=np.int64),
+            power_of_block=np.array([by_class and model == MOE for model, _ in self.blocks], dtype=np.int64),
+            powers=powers,
+            most_power=prior.most_overlap,
             root=np.linalg.cholesky(share * smooth + (1.0 - share + 1e-9) * np.eye(CELLS)),
             reading=reading.code,
             share=reading.share(self.points),
@@ -263,7 +341,7 @@ class Inversion:
             middle=np.where(free, 0.0, 0.5 * (bounds[:, 0] + np.where(free, 0.0, bounds[:, 1]))),
             half=0.5 * (bounds[:, 1] - bounds[:, 0]),
             rows=len(self.rows),
-            unknowns=len(self.constants) * sets + len(self.blocks) * block_size,
+            unknowns=len(self.constants) * sets + len(self.blocks) * block_size + powers,
         )
 
     def _figure(self, name: str) -> "_Figure":
@@ -305,9 +383,12 @@ class Inversion:
             return _Figure(aggregates.STEPS, own, own, only(long) - only(short))
         raise ValueError(f"unknown figure {name!r}")
 
-    def manifold(self, widen: float = 1.0) -> Manifold:
-        """All q that return the figures, every rounding interval made wider by `widen`."""
-        tables = self.tables._replace(half=self.tables.half * widen)
+    def manifold(self, widen: float = 1.0, blur: float = 0.0) -> Manifold:
+        """All q that return the figures, every rounding interval made wider by `widen`.
+
+        `blur` from 0 to 1 turns the uniform place of a figure in its interval into a normal one of the same variance.
+        """
+        tables = self.tables._replace(half=self.tables.half * widen, blur=float(blur))
         core = (aggregates.value, aggregates.jacobian, aggregates.allowed)
         return Manifold(self.size, len(self.rows), *core, tables)
 
@@ -317,6 +398,22 @@ class Inversion:
         constants = {name: np.stack([s.constant[i] for s in states]) for i, name in enumerate(self.constants)}
         y, T, floor, scale = (np.stack([getattr(s, name) for s in states]) for name in ("y", "T", "floor", "scale"))
         return Grids(y, T, floor, scale, constants)
+
+    def places(self, q: Array) -> tuple[Array, NDArray[np.bool_]]:
+        """Where in its interval (-1 to 1) each conditioned figure lies; whether all steps of the draw are possible.
+
+        Parameters
+        ----------
+        q : float array, shape (draw, at least `unknowns`)
+
+        Returns
+        -------
+        places : float array, shape (draw, figure)
+            Of `rows` and then `bounded`.
+        possible : bool array, shape (draw,)
+        """
+        places, possible = aggregates.places(np.ascontiguousarray(q), self.tables)
+        return places[:, : len(self.rows) + len(self.bounded)], possible
 
     def figures(self, q: Array) -> dict[str, Array]:
         """Every figure, unrounded, shape (chain,) each."""

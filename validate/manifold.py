@@ -240,22 +240,23 @@ def _geodesic(
 ) -> bool:  # pragma: no cover (compiled)
     """Bring `free` back to the manifold along the normals `jacobian`, into `q`; False where it fails.
 
-    Cheap chord iterations first; where kinks of c stall them, Newton's.
+    Cheap chord iterations first; where kinks of c stall them, Newton's, as long as they halve the worst misfit.
     """
     c = np.empty(len(jacobian))
     multiplier = np.zeros(len(jacobian))
     slope = np.empty(jacobian.shape)
     q[:] = free
-    for iteration in range(10):
+    worst = np.inf
+    for iteration in range(9):
         value(q, tables, c)
-        worst = 0.0
+        before, worst = worst, 0.0
         for i in range(len(c)):
             if not np.isfinite(c[i]):
                 return False
             worst = max(worst, abs(c[i]))
         if worst < TOLERANCE:
             return True
-        if worst > 1e8:
+        if worst > 1e8 or (iteration > 4 and worst > 0.5 * before):
             return False
         if iteration < 4:
             _solve(factor, c)

@@ -640,3 +640,34 @@ def _spread(values: Sequence[float], ratio: float = 1.5) -> list[float]:
         if not kept or kept[-1] >= ratio * value:
             kept.append(value)
     return kept[::-1]
+
+
+@rc_context(_STYLE)
+def structures(comparison: Any, *, ax: Axes | None = None) -> Axes:
+    """elpd of every floor structure below the best one, with two standard errors of the difference.
+
+    Parameters
+    ----------
+    comparison : `validate.compare.Comparison`
+    """
+    rows = [row for row in comparison.structures if row["elpd"] is not None]
+    if ax is None:
+        ax = Figure(figsize=(10, 1.6 + 0.34 * len(rows)), dpi=120, layout="constrained").add_subplot()
+    place = np.arange(len(rows))[::-1]
+    for y, row in zip(place, rows, strict=True):
+        chosen = row["name"] == comparison.chosen
+        colour = _COLOURS[1] if chosen else _COLOURS[0]
+        gap, reach = row["elpd_diff"], 2.0 * row["dse"]
+        ax.plot([gap - reach, gap + reach], [y, y], color=colour, lw=_WIDTHS["90"])
+        ax.plot(gap, y, "s" if chosen else "o", color=colour, ms=7)
+    ax.axvline(0.0, color=_GREY, lw=0.8, ls=":")
+    ax.set_yticks(place, [f"{row['name']} ({row['parameters']})" for row in rows])
+    ax.set_xlabel(
+        "elpd below the best structure (log score of unseen cells); bars: two standard errors of the difference"
+    )
+    ax.set_title(
+        f"Floor structures on {comparison.cells} {comparison.label} cells; in brackets: parameters of the floor; "
+        "square: chosen",
+        loc="left",
+    )
+    return ax

@@ -29,7 +29,7 @@ def published_offsets(draws: Draws, reconstruction: Reconstruction) -> dict[tupl
             for axes in np.unique(context, axis=0):
                 same = (context == axes).all(-1)
                 points = np.stack([batch[same][0], axes], -1)
-                value[np.flatnonzero(rows)[same]] = READINGS[name](y[same] - T[same], y[same], points)[0]
+                value[np.flatnonzero(rows)[same]] = READINGS[name].offset(y[same], T[same], points)
         offsets[model, gpu] = value
     return offsets
 

@@ -188,19 +188,26 @@ class Study:
         stack: str | None = None,
         mode: str | None = None,
         anchor: str | None = None,
+        configs: str | Path | None = None,
     ) -> "Study":
         """A study of one file with default margins, which were not fixed beforehand and say so.
+
+        Parameters
+        ----------
+        configs : path of a folder, optional
+            Hugging Face config.json files of models that the catalog lacks; see `config_files`.
 
         Raises
         ------
         InputError
-            The file cannot be read, or the format or anchor is unknown.
+            The file or a config cannot be read, or the format or anchor is unknown.
         """
         file = readable_file(path)
         parts = filter(None, (file.stem, stack, mode))
         name = re.sub(r"[^\w.+-]+", "-", "-".join(parts)).strip("-.+") or "data"
         try:
-            return cls(name, Data(file, format, stack, mode), anchor=anchor or DEFAULT_ANCHOR)
+            models = {} if configs is None else _configured(Path(configs))
+            return cls(name, Data(file, format, stack, mode), anchor=anchor or DEFAULT_ANCHOR, models=models)
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -323,6 +330,44 @@ def _model(name: str, table: Any, folder: Path) -> ModelShapes:
     if file.suffix == ".toml":
         return ModelShapes.from_table(name, tomllib.loads(file.read_text(encoding="utf-8-sig")))
     return ModelShapes.from_hf_config(file, name)
+
+
+def config_files(folder: Path) -> dict[str, Path]:
+    """Config files of a folder by the name of their model.
+
+    NAME/config.json, NAME.json or NAME_config.json; in NAME, `--` stands for the slash of a hub id, and both the hub
+    id and its last part name the model.
+
+    Raises
+    ------
+    InputError
+        No such folder, no config in it, or two for one name.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; expected config.json files of the models")
+    found: dict[str, Path] = {}
+    for file in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
+        stem = file.parent.name if file.name == "config.json" else file.stem.removesuffix("_config")
+        hub_id = stem.replace("--", "/")
+        for name in dict.fromkeys((hub_id, hub_id.rsplit("/", 1)[-1])):
+            if name in found:
+                raise InputError(f"{file}: a second config of {name!r} beside {found[name]}")
+            found[name] = file
+    if not found:
+        raise InputError(f"{folder}: holds no config.json; expected NAME/config.json or NAME_config.json")
+    return found
+
+
+def _configured(folder: Path) -> dict[str, ModelShapes]:
+    """Models of `config_files`; a config that cannot be read is an error only once its model is needed."""
+    models = {}
+    for name, file in config_files(folder).items():
+        try:
+            shapes = ModelShapes.from_hf_config(file, name.rsplit("/", 1)[-1])
+        except ValueError:
+            continue
+        models[name] = shapes
+    return models
 
 
 def _keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -1,0 +1,390 @@
+"""Which floor do the published figures support? Structures compete by the probability that they give the figures.
+
+No grid is imputed and then fitted (that would test the structure under which it was imputed): every structure is
+judged by its own `marginal.marginal` likelihood of all figures, summed over the GPUs, whose constants, floors and
+overlaps are independent of each other, and averaged over the readings of the study. The three pooled residuals are
+left out: given the residuals per GPU that they average they only say how those were rounded, in the same way
+under every structure.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from validate.figures import PublishedFigures
+from validate.inversion import BOUNDS, DISCREPANCIES, GRIDS, ROOFS, SKUS, Floor, Index, Inversion, Prior, row_names
+from validate.marginal import Effort, marginal
+from validate.reconstruction import Intervals, targets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+type Array = NDArray[np.float64]
+
+REFERENCE = Floor()
+"""What the study assumes at its richest: added, signed, one per (GPU, model)."""
+
+STRUCTURES = (
+    Floor("none"),
+    *(
+        Floor(combine, shared_by)
+        for combine in ("added, signed", "added", "overlapped", "max")
+        for shared_by in ("gpu", "gpu, class", "gpu, model")
+    ),
+    Floor("overlapped", "gpu, model", overlap_by_class=True),
+)
+
+SCALES: Mapping[str, tuple[float, float]] = {
+    "default": (1.0, 1.0),
+    "floors halved": (0.5, 1.0),
+    "floors doubled": (2.0, 1.0),
+    "leftovers halved": (1.0, 0.5),
+    "leftovers doubled": (1.0, 2.0),
+}
+"""Factors on the prior scales of floors and leftovers (`Prior.scaled`)."""
+
+FEASIBLE = ("median", "least MAPE", "smallest batch", "largest batch", "shortest context", "longest context")
+INDICES = tuple(Index(GRIDS[k % 2], reading, ROOFS[2], DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE))
+"""Six of the 24 feasible ways to read the study: each reading once, grids and discrepancy priors taking turns."""
+
+SIDE = np.log(3.0)
+"""A Bayes factor within 1/3 to 3 takes no side."""
+
+KEYS = ["structure", "grid", "reading", "discrepancy", "gpu", "scale", "left_out"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One marginal likelihood: a structure on one GPU under one index and prior scale, but for a left-out figure."""
+
+    floor: Floor
+    index: Index
+    gpu: str
+    scale: str = "default"
+    left_out: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The columns `KEYS` of this task's row."""
+        index = {name: label for name, label in self.index.labels().items() if name != "roof"}
+        left = {"gpu": self.gpu, "scale": self.scale, "left_out": self.left_out}
+        return {"structure": str(self.floor), **index, **left}
+
+    @property
+    def canonical(self) -> "Task":
+        """The task with the same answer that is run: one GPU without the MoE has no classes, no floor no scale."""
+        floor, scale = self.floor, self.scale
+        if self.gpu != "H100":
+            shared_by = "gpu" if floor.shared_by == "gpu, class" else floor.shared_by
+            floor = Floor(floor.combine, shared_by)
+        if floor.combine == "none":
+            floor, scale = Floor("none"), "default" if scale.startswith("floors") else scale
+        return Task(floor, self.index, self.gpu, scale, self.left_out)
+
+
+@dataclass(frozen=True, eq=False)
+class Competition:
+    """Marginal likelihoods of the published figures under each structure, and what follows from them.
+
+    Attributes
+    ----------
+    runs : DataFrame
+        One row per structure, index, GPU, prior scale and left-out figure: `log_ml` (-inf: out of reach), `se`,
+        `log_possible`, `levels`, `width` of `marginal.Marginal`.
+    """
+
+    runs: "pd.DataFrame"
+
+    def scores(self, scale: str = "default") -> "pd.DataFrame":
+        """Log marginal likelihood of the study, log-mean-exp over indices, with `se`; best first.
+
+        Columns `log_ml_{gpu}` are the same for the figures of one GPU alone.
+        """
+        import pandas as pd
+
+        kept = self.runs[(self.runs["scale"] == scale) & (self.runs["left_out"] == "")]
+        rows = []
+        for structure, own in kept.groupby("structure", sort=False):
+            own = own.sort_values(["grid", "reading", "discrepancy", "gpu"])
+            gpus = sorted(own["gpu"].unique())
+            logs, errors = (own[name].to_numpy().reshape(-1, len(gpus)) for name in ("log_ml", "se"))
+            log_ml, se = averaged(logs.sum(1), (errors**2).sum(1))
+            row: dict[str, Any] = {"structure": structure, "log_ml": log_ml, "se": se}
+            row |= {f"log_ml_{gpu}": averaged(logs[:, k], errors[:, k] ** 2)[0] for k, gpu in enumerate(gpus)}
+            rows.append(row)
+        return pd.DataFrame(rows).sort_values("log_ml", ascending=False, ignore_index=True, kind="stable")
+
+    @property
+    def best(self) -> str:
+        """The structure with the largest marginal likelihood under the default prior."""
+        return str(self.scores()["structure"].iloc[0])
+
+    def against(self, other: str) -> "pd.DataFrame":
+        """Log Bayes factors of every structure against another, one column per prior scale, and the verdict."""
+        import pandas as pd
+
+        order = self.scores()["structure"]
+        table = pd.DataFrame({"structure": order})
+        sides: list[list[int]] = [[] for _ in order]
+        for scale in self.runs["scale"].unique():
+            scores = self.scores(scale).set_index("structure")
+            log_ml, se = (scores[name].reindex(order).to_numpy() for name in ("log_ml", "se"))
+            at = list(order).index(other)
+            gain = log_ml - log_ml[at]
+            error = np.nan_to_num(np.sqrt(se**2 + se[at] ** 2))
+            table[f"log_bf, {scale}"] = gain
+            for own, centre, width in zip(sides, gain, error, strict=True):
+                own += [side_of(centre - 2.0 * width), side_of(centre + 2.0 * width)]
+        table["verdict"] = ["the same" if s == other else verdict(own) for s, own in zip(order, sides, strict=True)]
+        return table
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per structure, best first: scores, log Bayes factors against `REFERENCE` and the best, verdicts."""
+        import pandas as pd
+
+        table = self.scores()
+        for label, other in (("reference", str(REFERENCE)), ("best", self.best)):
+            one = self.against(other).drop(columns="structure").add_suffix(f" against {label}")
+            table = pd.concat([table, one], axis=1)
+        return table
+
+    def influence(self) -> "pd.DataFrame":
+        """How the log Bayes factor of the two swept structures changes when one figure is not conditioned on.
+
+        Under one index and the default prior; the Bayes factors are those of the figures of one GPU alone. `change`
+        = with all figures minus without this one: what the figure adds in favour of `first`. Largest change first;
+        empty where no sweep was made.
+        """
+        import pandas as pd
+
+        columns = ["figure", "gpu", "first", "second", "log_bf", "log_bf_without", "change", "se"]
+        swept = self.runs[self.runs["left_out"] != ""]
+        whole = self.runs[(self.runs["left_out"] == "") & (self.runs["scale"] == "default")]
+        where = ["structure", "grid", "reading", "discrepancy", "gpu"]
+        both = swept.merge(whole, on=where, suffixes=("_without", ""))
+        rows = []
+        for (figure, gpu), pair in both.groupby(["left_out_without", "gpu"], sort=False):
+            log_bf, without = (float(pair[name].iloc[0] - pair[name].iloc[1]) for name in ("log_ml", "log_ml_without"))
+            se = float(np.sqrt((pair[["se", "se_without"]].to_numpy() ** 2).sum()))
+            rows.append([figure, gpu, *pair["structure"], log_bf, without, log_bf - without, se])
+        found = pd.DataFrame(rows, columns=columns)
+        order = found["change"].abs().sort_values(ascending=False, kind="stable").index
+        return found.loc[order].reset_index(drop=True)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The tables as records: structures, influence, and the indices and scales behind them."""
+        whole = self.runs[self.runs["left_out"] == ""]
+        return {
+            "reference": str(REFERENCE),
+            "best": self.best,
+            "structures": self.to_frame().to_dict(orient="records"),
+            "influence": self.influence().to_dict(orient="records"),
+            "indices": whole[["grid", "reading", "discrepancy"]].drop_duplicates().to_dict(orient="records"),
+            "scales": whole["scale"].unique().tolist(),
+        }
+
+    def __repr__(self) -> str:
+        table = self.to_frame()
+        indices = self.runs[["grid", "reading", "discrepancy"]].drop_duplicates()
+        lines = [
+            f"Competition({len(table)} floor structures on the published figures, {len(indices)} readings of the study)"
+        ]
+        for row in table.to_dict("records"):
+            lines.append(
+                f"{row['structure']}: log marginal likelihood {row['log_ml']:.1f} ± {row['se']:.1f}; against "
+                f"{REFERENCE} {row['log_bf, default against reference']:+.1f} "
+                f"({row['verdict against reference']}); against the best {row['verdict against best']}"
+            )
+        moved = self.influence()
+        if len(moved):
+            top = moved.iloc[0]
+            lines.append(
+                f"figure that moves {top['first']} against {top['second']} most: {top['figure']} ({top['gpu']}), "
+                f"log Bayes factor {top['log_bf_without']:+.1f} without it, {top['log_bf']:+.1f} with it "
+                f"(change ± {top['se']:.1f})"
+            )
+        return "\n".join(lines)
+
+
+def averaged(log_ml: Array, variance: Array) -> tuple[float, float]:
+    """Log-mean-exp over indices and its standard error from the variances of the logs, both of shape (index,)."""
+    total = logsumexp(log_ml)
+    if not np.isfinite(total):
+        return float("-inf"), float("nan")
+    share = np.exp(log_ml - total)
+    return float(total - np.log(len(log_ml))), float(np.sqrt((share[share > 0] ** 2 * variance[share > 0]).sum()))
+
+
+def side_of(log_bf: float) -> int:
+    """1 for a Bayes factor above 3, -1 below 1/3, 0 between."""
+    return int(log_bf > SIDE) - int(log_bf < -SIDE)
+
+
+def verdict(sides: Sequence[int]) -> str:
+    """In words, the sides that the Bayes factors take over prior scales and two standard errors."""
+    if len(set(sides)) > 1:
+        return "not determined"
+    return {1: "more likely", -1: "less likely", 0: "not told apart"}[sides[0]]
+
+
+# ---- running ----------------------------------------------------------------------------------------------------
+
+
+def compete(
+    figures: PublishedFigures | None = None,
+    *,
+    seed: int,
+    structures: Sequence[Floor] = STRUCTURES,
+    indices: Sequence[Index] = INDICES,
+    scales: Sequence[str] = tuple(SCALES),
+    gpus: tuple[str, ...] = SKUS,
+    effort: Effort | None = None,
+    sweep: bool = True,
+    jobs: int = 2,
+    progress: bool = False,
+    folder: Path | None = None,
+) -> Competition:
+    """Marginal likelihoods of the study under each structure, and which figure moves the verdict most.
+
+    Each run is seeded by its own name, so that any subset gives the same numbers.
+
+    Parameters
+    ----------
+    indices : sequence of Index
+        With constants per GPU: the GPUs are independent problems only there.
+    scales : sequence of str
+        Keys of `SCALES`, "default" among them.
+    sweep : bool
+        Leave out each figure in turn, for the best structure against `REFERENCE` (the runner-up where that is the
+        best) under the index that is likeliest for the best.
+    folder : Path, optional
+        Where finished runs are kept, so that an interrupted competition resumes.
+    """
+    import pandas as pd
+
+    if not all(index.roof.per_gpu for index in indices):
+        raise ValueError("the GPUs compete separately: every index needs a roof with constants per GPU")
+    intervals = {n: i for n, i in targets(figures or PublishedFigures.load()).items() if not n.endswith("pooled")}
+    effort = effort or Effort()
+    tasks = [Task(f, i, g, s) for s in scales for i in indices for f in structures for g in gpus]
+    result = Competition(pd.DataFrame(_run(tasks, intervals, seed, effort, jobs, progress, folder)))
+    if not sweep or len(structures) < 2:
+        return result
+    ranked = list(result.scores()["structure"])
+    rival = str(REFERENCE) if str(REFERENCE) in ranked[1:] else ranked[1]
+    pair = [next(f for f in structures if str(f) == name) for name in (ranked[0], rival)]
+    index = _likeliest(result, ranked[0], indices)
+    left_out = [
+        Task(floor, index, gpu, left_out=name)
+        for gpu in gpus
+        for name in row_names((gpu,))
+        if name in intervals and name not in BOUNDS
+        for floor in pair
+    ]
+    rows = _run(left_out, intervals, seed, effort, jobs, progress, folder)
+    return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True))
+
+
+def _likeliest(result: Competition, structure: str, indices: Sequence[Index]) -> Index:
+    own = result.runs[(result.runs["structure"] == structure) & (result.runs["scale"] == "default")]
+    total = own.groupby(["grid", "reading", "discrepancy"])["log_ml"].sum()
+    return max(indices, key=lambda i: float(total[(i.grid.name, i.reading, i.discrepancy.name)]))
+
+
+def _run(
+    tasks: Sequence[Task],
+    intervals: Intervals,
+    seed: int,
+    effort: Effort,
+    jobs: int,
+    progress: bool,
+    folder: Path | None,
+) -> list[dict[str, Any]]:
+    """A row per task; tasks with the same canonical one share its run."""
+    from joblib import Parallel, delayed
+    from tqdm import tqdm
+
+    distinct = list(dict.fromkeys(task.canonical for task in tasks))
+    calls = [delayed(run_kept)(task, intervals, seed, effort, folder) for task in distinct]
+    results = Parallel(n_jobs=jobs, return_as="generator")(calls)
+    bar = tqdm(results, total=len(calls), desc="marginal likelihoods", disable=not progress, unit="run")
+    found = dict(zip(distinct, bar, strict=True))
+    return [task.labels | found[task.canonical] for task in tasks]
+
+
+def run_kept(
+    task: Task, intervals: Intervals, seed: int, effort: Effort, folder: Path | None = None
+) -> dict[str, float]:
+    """The marginal likelihood of one task on one thread, kept in `folder` and read back from there."""
+    from threadpoolctl import threadpool_limits
+
+    from validate.files import write_text
+
+    prior = Prior().scaled(**dict(zip(("floor", "leftover"), SCALES[task.scale], strict=True)))
+    name = hashlib.sha256(repr(task).encode()).digest()
+    seeds = [seed, *np.frombuffer(name[:8], dtype=np.uint32).tolist()]
+    kept = None
+    if folder is not None:
+        key = repr((task, sorted(intervals.items()), prior, seeds, effort))
+        kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
+        if kept.exists():
+            return json.loads(kept.read_text())
+    wanted = {n: i for n, i in intervals.items() if n != task.left_out}
+    with threadpool_limits(limits=1):
+        found = marginal(Inversion(task.index, wanted, (task.gpu,), prior, task.floor), seed=seeds, effort=effort)
+    row = dataclasses.asdict(found)
+    if kept is not None:
+        write_text(kept, json.dumps(row))
+    return row
+
+
+TABLE = "competition.csv"
+
+
+def save(result: Competition, folder: Path) -> None:
+    """Write the runs as `competition.csv`, all that a `Competition` holds."""
+    from validate.files import write_text
+
+    write_text(folder / TABLE, result.runs.to_csv(index=False, float_format="%.8g", lineterminator="\n"))
+
+
+def load(folder: Path) -> Competition:
+    """Read what `save` wrote."""
+    import pandas as pd
+
+    numbers = ("log_ml", "se", "log_possible", "levels", "width")
+    return Competition(
+        pd.read_csv(
+            folder / TABLE,
+            dtype=dict.fromkeys(KEYS, str) | dict.fromkeys(numbers, float),
+            keep_default_na=False,
+            na_values={name: [""] for name in numbers},
+        )
+    )
+
+
+def run(
+    *,
+    out: str | Path | None = None,
+    seed: int = 20261129,
+    jobs: int = 2,
+    quiet: bool = False,
+    **given: Any,
+) -> Competition:
+    """The competition on the embedded study, saved into the folder `out` (default reports/competition).
+
+    Finished runs are kept in `out`/.parts: an interrupted run resumes. `given` goes to `compete`.
+    """
+    target = Path(out) if out is not None else Path("reports") / "competition"
+    result = compete(seed=seed, jobs=jobs, progress=not quiet, folder=target / ".parts", **given)
+    save(result, target)
+    return result
