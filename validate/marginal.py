@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 
 from validate import aggregates
 from validate.inversion import Inversion
-from validate.manifold import sample
+from validate.manifold import Manifold, sample
 
 type Array = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class Effort:
     first : float
         Effective number of them that the first level keeps.
     chains, draws : int
-        Chains per level, and draws kept of each.
+        Chains per level, and draws kept of each at each of the `STRIDES`.
     thin : int
         Transitions per draw.
     share : float
@@ -53,8 +53,8 @@ class Effort:
     prior: int = 40_000
     first: float = 400.0
     chains: int = 64
-    draws: int = 10
-    thin: int = 6
+    draws: int = 4
+    thin: int = 5
     share: float = 0.5
     levels: int = 200
     repeats: int = 3
@@ -72,6 +72,8 @@ LAST = Rung(1.0, 0.0)
 PILOT = 100
 """Transitions from which the first level learns its step size; their draws are not used."""
 TARGET_ACCEPT = 0.25
+STRIDES = (3.0, 1.0, 0.3)
+"""Step sizes in turn, relative to the learned one: chains between kinks need shorter ones than others."""
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,32 @@ def _ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) 
         on = inversion.manifold(rung.width, rung.blur)
         if not step_size:
             step_size = float(np.median(sample(on, start, draws=1, warmup=PILOT, seed=pilot_seed).step_size))
-        # One step size for all chains, set by earlier levels: one that a chain adapts to where it is favours places
-        # that take short steps, and draws so few after the start would not forget it.
-        chains = sample(on, start, draws=effort.draws, warmup=0, thin=effort.thin, step_size=step_size, seed=child)
-        step_size *= float(np.exp(2.0 * (chains.acceptance.mean() - TARGET_ACCEPT)))
-        q = chains.draws.reshape(-1, inversion.size)
+        q, acceptance = _moved(on, start, step_size, effort, child)
+        step_size *= float(np.exp(2.0 * (acceptance - TARGET_ACCEPT)))
         places, _ = inversion.places(q)
         base = _log_density(inversion, places, rung)
         rung, weight = _next(inversion, places, base, rung, effort.share)
         total += _log_mean(weight)
     return Marginal(-np.inf, np.nan, log_possible, len(level_seeds), rung.width)
+
+
+def _moved(
+    manifold: Manifold, q: Array, step_size: float, effort: Effort, seed: np.random.SeedSequence
+) -> tuple[Array, float]:
+    """Draws of one level, shape (draw, size), from starts that are distributed as they should be, and acceptance.
+
+    The step sizes do not depend on where a chain is. Were each chain to adapt its own, it would linger where it takes
+    short steps, and so few draws after the start would not forget that.
+    """
+    kept, accepted = [], []
+    for stride, child in zip(STRIDES, seed.spawn(len(STRIDES)), strict=True):
+        chains = sample(
+            manifold, q, draws=effort.draws, warmup=0, thin=effort.thin, step_size=stride * step_size, seed=child
+        )
+        q = chains.draws[:, -1]
+        kept.append(chains.draws.reshape(-1, manifold.size))
+        accepted.append(chains.acceptance.mean())
+    return np.concatenate(kept), float(np.mean(accepted))
 
 
 def _prior_draws(inversion: Inversion, number: int, rng: np.random.Generator) -> tuple[Array, Array]:
