@@ -95,7 +95,7 @@ def test_marginal_likelihood_agrees_with_counting(floor: Floor) -> None:
     hits = (possible & (np.abs(places) <= 1.0).all(1)).sum()
     counted = np.log(hits / possible.sum())
     for first in (50.0, 1000.0):
-        effort = Effort(prior=10_000, first=first, chains=32, draws=8, repeats=2)
+        effort = Effort(prior=10_000, first=first, chains=32, draws=4, repeats=2)
         found = marginal(inversion, seed=[5], effort=effort)
         assert found.width == 1.0
         assert abs(found.log_ml - counted) < 3 * np.sqrt(0.15**2 + 1 / hits)
@@ -104,7 +104,7 @@ def test_marginal_likelihood_agrees_with_counting(floor: Floor) -> None:
 
 def test_same_seed_same_marginal_likelihood() -> None:
     inversion = Inversion(INDEX, FEW, ("H200",))
-    effort = Effort(prior=1000, first=50.0, chains=4, draws=4, repeats=2)
+    effort = Effort(prior=1000, first=50.0, chains=4, draws=2, repeats=2)
     first, again, other = (marginal(inversion, seed=[seed], effort=effort) for seed in (5, 5, 6))
     assert first == again
     assert first != other
@@ -183,7 +183,7 @@ def test_indices_out_of_reach_weigh_nothing() -> None:
 
 def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
     structures = (REFERENCE, Floor("added", "gpu"))
-    effort = Effort(prior=2000, first=50, chains=6, draws=4, thin=1, repeats=2)
+    effort = Effort(prior=2000, first=50, chains=6, draws=2, thin=1, repeats=2)
 
     def small(folder: Path | None) -> Competition:
         return compete(

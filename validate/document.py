@@ -29,6 +29,7 @@ from validate.blocks import (
     records,
     text_cell,
 )
+from validate.draws import IMPUTED
 from validate.formatting import Record, decimal, full, is_estimate, label, number, plain, published
 
 MOST_ROWS = 1000
@@ -136,7 +137,7 @@ def _two_numbers(data: Record, image: tuple[Image, ...]) -> Section:
         "grid under the model, and what a re-run of the measurement would show. The signed mean relative error of the "
         "cells as measured tells over-prediction (+) from under-prediction (-). Pooled is the plain mean over GPUs."
     )
-    if data["status"]["label"] != "measured":
+    if data["status"]["label"] == IMPUTED:
         note += " No cell was seen: intervals in the column as measured come from imputing the cells alone."
     return Section(
         "The two-number table",

@@ -88,7 +88,8 @@ class Draws:
     batch, context : float arrays, shape (draw, cell) or (1, cell)
         Imputed grids may have different axes.
     label : str
-        `MEASURED` or `IMPUTED`; it goes with the data into every plot and table.
+        `IMPUTED`, or the origin of cells at hand: `MEASURED`, derived, simulated; it goes with the data into every
+        plot and table.
     anchor : str
     classes : mapping of model to class
     step_ms : float array, shape (draw, cell) or (1, cell)
@@ -149,7 +150,7 @@ class Draws:
         return self._unit_mean(self.floor_ms)
 
     def _unit_mean(self, values: Array) -> Array:
-        if self.label == MEASURED:
+        if self.label != IMPUTED:
             return np.broadcast_to(values.mean(0), values.shape)
         out = np.empty_like(values)
         for unit in np.unique(self.unit):

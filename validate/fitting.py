@@ -20,7 +20,7 @@ from models.cells import Cells
 from models.floors import FloorStructure
 from models.kernels import GROUPS, KERNELS, Work, stack_work
 from models.roofline import Efficiency, combine, work_ms
-from validate.draws import IMPUTED, MEASURED, Draws
+from validate.draws import IMPUTED, Draws
 from validate.errors import GateError, InputError
 from validate.files import write_bytes
 from validate.reconstruction import Reconstruction
@@ -464,7 +464,7 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
                     label = _variant(other_query, other)
                     variants[label], found, constants[label], _ = fitted.fit(other_query, other)
                     fits += found
-    tree.attrs["label"] = MEASURED
+    tree.attrs["label"] = draws.label
     kept = None
     flagged = set(measurements.flagged_grids)
     if flagged and not primary_only:
@@ -493,6 +493,11 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
     )
 
 
+def _label(measurements: "Measurements") -> str:
+    """Where the cells come from, in the words of plots and tables."""
+    return measurements.label.replace("derived", "derived from end-to-end measurements")
+
+
 def _variant(query: bool, treatment: str) -> str:
     return f"{'query-head limb' if query else 'plain roof'}, {treatment}"
 
@@ -503,7 +508,7 @@ class _Measured:
     def __init__(self, study: "Study", measurements: "Measurements", seed: int, quiet: bool):
         self.study, self.seed, self.quiet = study, seed, quiet
         self._downstream: Compiled | None = None
-        self.cells = measurements.cells()
+        self.cells, self.label = measurements.cells(), _label(measurements)
         self.classes = {m: study.class_of(m) for m in self.cells.models}
         self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
 
@@ -597,7 +602,7 @@ class _Measured:
         class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
         return Draws(
             cells,
-            MEASURED,
+            self.label,
             anchor,
             self.classes,
             cells.batch[None],

@@ -16,7 +16,7 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import ttest_1samp
 
 from models.shapes import load as load_shapes
-from validate.draws import IMPUTED, MEASURED, Draws, Estimate, expected_error
+from validate.draws import IMPUTED, Draws, Estimate, expected_error
 from validate.study import Margins
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def pooled_below(means: Array, sds: Array, margin: float | Array, scale: float) 
 
 def by_unit(draws: Draws, values: Array) -> tuple[Array, Array, Array]:
     """Mean and sd of values (draw, ...) within each unit of an imputation (or over all draws), and unit weights."""
-    if draws.label == MEASURED:
+    if draws.label != IMPUTED:
         return values.mean(0)[None], values.std(0)[None], np.ones(1)
     units = np.unique(draws.unit)
     rows = [draws.unit == u for u in units]

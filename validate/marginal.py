@@ -5,8 +5,10 @@ the prior and the figures stands a ladder of levels: at first every figure is on
 the errors narrow level by level to the rounding, then turn from normal to uniform (`aggregates.claim_of`). The ratio
 of two levels is the mean importance weight of the draws of the wider one, the next rung is where these weights keep
 half their effective number, and `manifold.sample` moves resampled draws on (a sequential Monte Carlo sampler [1]_).
-Normal errors rather than nested boxes: the same figures cost about a tenth of the draws, since the weights of a box
-are 0 or 1.
+Normal errors rather than nested boxes: the weights of a box are 0 or 1 and need many more draws.
+
+Draws that have not forgotten where the level above left them lose the modes that matter below: the estimate is then
+too low more often than too high, and repeats differ. Judge an effort by the standard error and by a larger effort.
 
 The prior is the one of `inversion.Prior`, restricted to steps that are possible (none below its bytes at peak
 bandwidth): a structure is not charged for prior mass on impossible steps. The mass itself is kept in `Marginal`.
@@ -53,7 +55,7 @@ class Effort:
     prior: int = 40_000
     first: float = 400.0
     chains: int = 64
-    draws: int = 4
+    draws: int = 10
     thin: int = 5
     share: float = 0.5
     levels: int = 200

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from validate.draws import LEVELS, MEASURED, Draws, tails, weighted_quantiles
+from validate.draws import IMPUTED, LEVELS, Draws, tails, weighted_quantiles
 
 type Rows = Sequence[Mapping[str, Any]]
 type Given = Axes | Sequence[Axes] | NDArray[Any] | None
@@ -62,7 +62,7 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
     table : list of mappings
         Rows of the report's `table`, percent.
     label : str
-        What the data are: `MEASURED` or `IMPUTED`.
+        What the data are: `Draws.label`.
     axes : Axes or sequence of Axes, optional
         As many as there are GPUs (with "pooled") in the table.
 
@@ -495,7 +495,9 @@ def _model_handles(styles: Mapping[str, tuple[str, str]]) -> list[Line2D]:
 
 
 def _kind(draws: Draws) -> str:
-    return "measured" if draws.label == MEASURED else "imputed"
+    if draws.label == IMPUTED:
+        return "imputed"
+    return "simulated" if "simulated" in draws.label else "measured"
 
 
 def _mixture(draws: Draws) -> str:
