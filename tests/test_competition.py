@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from models.floors import FloorStructure
 from validate import aggregates, competition
 from validate.competition import INDICES, REFERENCE, STRUCTURES, Competition, Task, averaged, compete, verdict
 from validate.figures import PublishedFigures
-from validate.inversion import DISCREPANCIES, GRIDS, ROOFS, Floor, Index, Inversion, Prior
+from validate.inversion import DISCREPANCIES, GRIDS, ROOFS, Index, Inversion, Prior
 from validate.marginal import Effort, marginal
 from validate.reconstruction import targets
 
@@ -24,7 +25,7 @@ FEW = {
 
 
 @pytest.mark.parametrize("floor", STRUCTURES, ids=str)
-def test_derivatives_agree_with_differences(floor: Floor) -> None:
+def test_derivatives_agree_with_differences(floor: FloorStructure) -> None:
     rng = np.random.default_rng(1)
     for blur in (0.0, 0.3, 1.0):
         inversion = Inversion(INDEX, INTERVALS, ("H100",), floor=floor)
@@ -57,18 +58,18 @@ def test_overlap_lies_between_its_limits(T: float, floor: float) -> None:
 def test_who_shares_a_floor() -> None:
     rng = np.random.default_rng(2)
     for shared_by, distinct in (("gpu", 1), ("gpu, class", 2), ("gpu, model", 4)):
-        inversion = Inversion(INDEX, {}, ("H100",), floor=Floor("added", shared_by))
+        inversion = Inversion(INDEX, {}, ("H100",), floor=FloorStructure(shared_by, "added, H >= 0"))
         floor = inversion.grids(rng.standard_normal((3, inversion.size))).floor
         assert (floor > 0).all()
         assert all(len(np.unique(row)) == distinct for row in floor)
-    none = Inversion(INDEX, {}, ("H100",), floor=Floor("none"))
+    none = Inversion(INDEX, {}, ("H100",), floor=FloorStructure("none"))
     assert (none.grids(rng.standard_normal((1, none.size))).floor == 0).all()
     with pytest.raises(ValueError, match="expected one of"):
-        Floor("multiplied")
+        FloorStructure("gpu", "multiplied")
 
 
 def test_prior_scales() -> None:
-    inversion = Inversion(INDEX, {}, ("H200",), Prior().scaled(floor=2.0), Floor("max"))
+    inversion = Inversion(INDEX, {}, ("H200",), Prior().scaled(floor=2.0), FloorStructure("gpu, model", "max"))
     q = np.random.default_rng(3).standard_normal((4000, inversion.size))
     assert np.median(inversion.grids(q).floor) == pytest.approx(8.0, rel=0.06)
     assert Prior().scaled(leftover=0.5).leftover == (0.03, 0.7)
@@ -86,8 +87,8 @@ def test_places_and_latents(blur: float) -> None:
     assert np.exp(aggregates.latents(np.array([[0.5], [1.5]]), 0.0)[1]).tolist() == [0.5, 0.0]
 
 
-@pytest.mark.parametrize("floor", [REFERENCE, Floor("overlapped", "gpu")], ids=str)
-def test_marginal_likelihood_agrees_with_counting(floor: Floor) -> None:
+@pytest.mark.parametrize("floor", [REFERENCE, FloorStructure("gpu", "overlapped")], ids=str)
+def test_marginal_likelihood_agrees_with_counting(floor: FloorStructure) -> None:
     """Prior draws that hit wide intervals are counted; ladders that start at different widths agree with them."""
     inversion = Inversion(INDEX, FEW, ("H200",), floor=floor)
     q = np.random.default_rng(4).standard_normal((100_000, inversion.unknowns))
@@ -111,10 +112,11 @@ def test_same_seed_same_marginal_likelihood() -> None:
 
 
 def test_tasks_with_the_same_answer_share_a_run() -> None:
-    assert Task(Floor("added", "gpu, class"), INDEX, "H200").canonical.floor == Floor("added", "gpu")
-    assert Task(Floor("added", "gpu, class"), INDEX, "H100").canonical.floor == Floor("added", "gpu, class")
-    assert Task(Floor("none"), INDEX, "H100", "floors halved").canonical.scale == "default"
-    assert Task(Floor("none"), INDEX, "H100", "leftovers halved").canonical.scale == "leftovers halved"
+    by_class = FloorStructure("gpu, class", "max")
+    assert Task(by_class, INDEX, "H200").canonical.floor == FloorStructure("gpu", "max")
+    assert Task(by_class, INDEX, "H100").canonical.floor == by_class
+    assert Task(FloorStructure("none"), INDEX, "H100", "floors halved").canonical.scale == "default"
+    assert Task(FloorStructure("none"), INDEX, "H100", "leftovers halved").canonical.scale == "leftovers halved"
 
 
 # ---- what follows from the runs ---------------------------------------------------------------------------------
@@ -128,13 +130,13 @@ def made_up(best: str, advantage: dict[str, float]) -> Competition:
     rows = []
     for scale, gain in advantage.items():
         for index in INDICES[:2]:
-            for floor in (REFERENCE, Floor("max")):
+            for floor in (REFERENCE, FloorStructure("gpu, model", "max")):
                 for gpu in ("H100", "H200"):
                     task = Task(floor, index, gpu, scale)
                     log_ml = -40.0 + (gain / 2 if str(floor) == best else 0.0)
                     rows.append(task.labels | OTHERS | {"log_ml": log_ml})
     for figure, gain in (("a", 0.0), ("b", 3.5)):
-        for floor in (Floor("max"), REFERENCE):
+        for floor in (FloorStructure("gpu, model", "max"), REFERENCE):
             task = Task(floor, INDICES[0], "H100", left_out=figure)
             log_ml = -35.0 + (gain if str(floor) == best else 0.0)
             rows.append(task.labels | OTHERS | {"log_ml": log_ml})
@@ -142,7 +144,7 @@ def made_up(best: str, advantage: dict[str, float]) -> Competition:
 
 
 def test_scores_and_verdicts() -> None:
-    best = str(Floor("max"))
+    best = str(FloorStructure("gpu, model", "max"))
     result = made_up(best, {"default": 4.0, "floors halved": 3.0})
     scores = result.scores()
     assert result.best == best
@@ -159,10 +161,10 @@ def test_scores_and_verdicts() -> None:
 
 
 def test_the_figure_that_moves_it_most() -> None:
-    result = made_up(str(Floor("max")), {"default": 4.0})
+    result = made_up(str(FloorStructure("gpu, model", "max")), {"default": 4.0})
     moved = result.influence()
     assert moved["figure"].tolist() == ["a", "b"]
-    assert moved["first"].tolist() == [str(Floor("max"))] * 2
+    assert moved["first"].tolist() == [str(FloorStructure("gpu, model", "max"))] * 2
     assert moved["change"].tolist() == pytest.approx([2.0, -1.5])
     assert "a (H100), log Bayes factor +0.0 without it, +2.0 with it" in repr(result)
 
@@ -182,7 +184,7 @@ def test_indices_out_of_reach_weigh_nothing() -> None:
 
 
 def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
-    structures = (REFERENCE, Floor("added", "gpu"))
+    structures = (REFERENCE, FloorStructure("gpu", "added, H >= 0"))
     effort = Effort(prior=2000, first=50, chains=6, draws=2, thin=1, repeats=2)
 
     def small(folder: Path | None) -> Competition:

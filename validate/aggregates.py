@@ -49,8 +49,8 @@ class Tables(NamedTuple):
     floor_median_ms : float
         0: a floor is signed, normal with sd `floor_sd_ms`. Else it is positive: lognormal, `floor_sd_ms` the sd of
         its log.
-    floor_of_block, power_of_block : int arrays, shape (block,)
-        Of each block the block whose floor latent it uses, and the overlap latent.
+    floor_of_block : int array, shape (block,)
+        Of each block the block whose floor latent it uses.
     powers : int
         Overlap latents, behind those of the blocks.
     most_power : float
@@ -88,7 +88,6 @@ class Tables(NamedTuple):
     combine: int
     floor_median_ms: float
     floor_of_block: Codes
-    power_of_block: Codes
     powers: int
     most_power: float
     root: Array
@@ -178,7 +177,7 @@ def state_of(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
             floor_slope[b] *= floor[b]
         power = 1.0
         if t.powers:
-            at = min(max(q[first + blocks * size + t.power_of_block[b]], -8.0), 8.0)
+            at = min(max(q[first + blocks * size], -8.0), 8.0)
             power = t.most_power * 0.5 * math.erfc(-at * math.sqrt(0.5))
             power_slope[b] = t.most_power * math.exp(-0.5 * at * at) / math.sqrt(2.0 * math.pi)
         scale[b] = t.leftover * math.exp(t.leftover_sd * min(max(own[1], -8.0), 8.0))
@@ -417,7 +416,7 @@ def _through(b: int, by_y: Array, by_T: Array, s: State, t: Tables, out: Array) 
             own[3 + CELLS + i] += total * s.T[c] * side
     out[start + t.floor_of_block[b] * size] += by_floor
     if t.powers:
-        out[start + len(t.set_of_block) * size + t.power_of_block[b]] += by_power
+        out[start + len(t.set_of_block) * size] += by_power
     slopes = (by_bw, by_fa, by_half, by_latency)
     for i in range(t.constants):
         out[i * t.sets + k] += slopes[i] * s.constant_slope[i, k]

@@ -36,7 +36,7 @@ CLOSE_SE = 2.0
 """A structure predicts about as well as the best within so much elpd or so many standard errors of the difference."""
 SMALL_SAMPLE = 100
 Q_PRIOR_SD = Q_MAX / np.sqrt(12.0)
-FIT: dict[str, Any] = {"draws": 500, "tune": 500, "chains": 4}
+FIT: dict[str, Any] = {"draws": 1000, "tune": 800, "chains": 4}
 
 
 def candidates(classes: Mapping[str, str]) -> tuple[FloorStructure, ...]:
@@ -360,7 +360,7 @@ def compare(
     work = stack_work(cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
     seed = study.seed if seed is None else seed
     contenders = tuple(structures or candidates(classes))
-    options = {"jobs": jobs, "dask": dask, "folder": folder, "progress": not quiet}
+    options: dict[str, Any] = {"jobs": jobs, "dask": dask, "folder": folder, "progress": not quiet}
 
     def task(structure: FloorStructure, likelihood: str = "normal", some: Any = ()) -> _Task:
         return _Task(cells, work, classes, structure, likelihood, seed, some)

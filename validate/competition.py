@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from models.floors import COMBINE, FloorStructure
 from validate.figures import PublishedFigures
-from validate.inversion import BOUNDS, DISCREPANCIES, GRIDS, ROOFS, SKUS, Floor, Index, Inversion, Prior, row_names
+from validate.inversion import BOUNDS, DISCREPANCIES, GRIDS, PER_MODEL, ROOFS, SKUS, Index, Inversion, Prior, row_names
 from validate.marginal import Effort, marginal
 from validate.reconstruction import Intervals, targets
 
@@ -29,17 +30,12 @@ if TYPE_CHECKING:
 
 type Array = NDArray[np.float64]
 
-REFERENCE = Floor()
+REFERENCE = PER_MODEL
 """What the study assumes at its richest: added, signed, one per (GPU, model)."""
 
 STRUCTURES = (
-    Floor("none"),
-    *(
-        Floor(combine, shared_by)
-        for combine in ("added, signed", "added", "overlapped", "max")
-        for shared_by in ("gpu", "gpu, class", "gpu, model")
-    ),
-    Floor("overlapped", "gpu, model", overlap_by_class=True),
+    FloorStructure("none"),
+    *(FloorStructure(shared_by, how) for how in COMBINE for shared_by in ("gpu", "gpu, class", "gpu, model")),
 )
 
 SCALES: Mapping[str, tuple[float, float]] = {
@@ -65,7 +61,7 @@ KEYS = ["structure", "grid", "reading", "discrepancy", "gpu", "scale", "left_out
 class Task:
     """One marginal likelihood: a structure on one GPU under one index and prior scale, but for a left-out figure."""
 
-    floor: Floor
+    floor: FloorStructure
     index: Index
     gpu: str
     scale: str = "default"
@@ -84,9 +80,9 @@ class Task:
         floor, scale = self.floor, self.scale
         if self.gpu != "H100":
             shared_by = "gpu" if floor.shared_by == "gpu, class" else floor.shared_by
-            floor = Floor(floor.combine, shared_by)
-        if floor.combine == "none":
-            floor, scale = Floor("none"), "default" if scale.startswith("floors") else scale
+            floor = FloorStructure(shared_by, floor.combine)
+        if floor.sharing is None:
+            scale = "default" if scale.startswith("floors") else scale
         return Task(floor, self.index, self.gpu, scale, self.left_out)
 
 
@@ -243,7 +239,7 @@ def compete(
     figures: PublishedFigures | None = None,
     *,
     seed: int,
-    structures: Sequence[Floor] = STRUCTURES,
+    structures: Sequence[FloorStructure] = STRUCTURES,
     indices: Sequence[Index] = INDICES,
     scales: Sequence[str] = tuple(SCALES),
     gpus: tuple[str, ...] = SKUS,

@@ -6,7 +6,7 @@ which `manifold.sample` moves. All grids are block-major: ten (model, GPU) block
 `aggregates`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from models.cells import Cells
+from models.floors import Q_MAX, FloorStructure
 from models.kernels import Work, stack_work
 from models.roofline import Efficiency, gradient_ms, work_floor_ms
 from validate import aggregates
@@ -173,7 +174,6 @@ class Prior:
     latency_ms: tuple[float, float] = (0.006, 1.0)
     floor_sd_ms: float = 8.0
     positive_floor_ms: tuple[float, float] = (4.0, 1.0)
-    most_overlap: float = 1.25
     leftover: tuple[float, float] = (0.06, 0.7)
     free: float = 0.15
     """Under `Roof.free`: sd of log T around the roof; half the variance is a block's, half a cell's."""
@@ -189,54 +189,10 @@ class Prior:
         )
 
 
-@dataclass(frozen=True)
-class Floor:
-    """A hypothesis on what joins T in every step of a (model, GPU).
-
-    Attributes
-    ----------
-    combine : str
-        "none"; "added, signed"; or with a floor H >= 0: "added", "overlapped", (T^p + H^p)^(1/p) with 1/p unknown,
-        or "max", its limit.
-    shared_by : str
-        Whose floor it is: "gpu" (all its models), "gpu, class" (its dense models, its MoE) or "gpu, model".
-    overlap_by_class : bool
-        The MoE has its own p.
-    """
-
-    combine: str = "added, signed"
-    shared_by: str = "gpu, model"
-    overlap_by_class: bool = False
-
-    def __post_init__(self) -> None:
-        for field, value, known in (("combine", self.combine, COMBINE), ("shared_by", self.shared_by, SHARED_BY)):
-            if value not in known:
-                raise ValueError(f"floor {field} {value!r} is unknown: expected one of {sorted(known)}")
-
-    def __str__(self) -> str:
-        if self.combine == "none":
-            return "no floor"
-        own = ", p by class" if self.overlap_by_class else ""
-        return f"{self.combine}{own}, per ({self.shared_by})"
-
-    def leader(self, blocks: Sequence[tuple[str, str]]) -> list[int]:
-        """Of each (model, GPU) block the first block with the same floor."""
-        owner = [(gpu, SHARED_BY[self.shared_by](model)) for model, gpu in blocks]
-        return [owner.index(one) for one in owner]
-
-
-COMBINE: Mapping[str, int] = {
-    "none": aggregates.ADDED,
-    "added, signed": aggregates.ADDED,
-    "added": aggregates.ADDED,
-    "overlapped": aggregates.OVERLAPPED,
-    "max": aggregates.MAX,
-}
-SHARED_BY: Mapping[str, Callable[[str], str]] = {
-    "gpu": lambda model: "all",
-    "gpu, class": lambda model: "moe" if model == MOE else "dense",
-    "gpu, model": lambda model: model,
-}
+PER_MODEL = FloorStructure("gpu, model", "added")
+"""What the reconstruction assumes: added, signed, one floor per (GPU, model)."""
+_JOINED = {"added": aggregates.ADDED, "added, H >= 0": aggregates.ADDED, "overlapped": aggregates.OVERLAPPED}
+_JOINED["max"] = aggregates.MAX
 
 
 CONSTANTS = ("eta_bw", "eta_fa", "l_half", "latency_ms")
@@ -268,8 +224,13 @@ class Inversion:
         The intervals of the figures that are conditioned on; others are computed but left free.
     gpus : tuple of str
         The GPUs to invert; figures of others, and pooled ones, are left out.
-    floor : Floor
-        By default added and signed, one per (model, GPU).
+    floor : FloorStructure
+        Shared by none, "gpu", "gpu, class" or "gpu, model".
+
+    Raises
+    ------
+    ValueError
+        The floor depends on launches or latencies, which these grids do not set apart.
     """
 
     def __init__(
@@ -278,9 +239,11 @@ class Inversion:
         targets: Mapping[str, tuple[float, float]],
         gpus: tuple[str, ...] = SKUS,
         prior: Prior | None = None,
-        floor: Floor | None = None,
+        floor: FloorStructure = PER_MODEL,
     ):
-        self.index, self.prior, self.gpus, self.floor = index, prior or Prior(), gpus, floor or Floor()
+        self.index, self.prior, self.gpus, self.floor = index, prior or Prior(), gpus, floor
+        if floor.sharing is not None and (floor.sharing.per_launch or floor.sharing.kernel_latency):
+            raise ValueError(f"{floor}: not for the inversion, whose constants hold a latency per launch")
         self.blocks = [(m, g) for m, g in BLOCKS if g in gpus]
         self.points = index.grid.points
         columns = [(m, g, b, c) for m, g in self.blocks for b, c in self.points]
@@ -298,10 +261,8 @@ class Inversion:
 
     def _tables(self, targets: Mapping[str, tuple[float, float]]) -> Tables:
         roof, prior, floor = self.index.roof, self.prior, self.floor
-        signed = floor.combine in ("none", "added, signed")
-        floor_sd = 0.0 if floor.combine == "none" else prior.floor_sd_ms if signed else prior.positive_floor_ms[1]
-        by_class = floor.overlap_by_class and any(model == MOE for model, _ in self.blocks)
-        powers = (1 + by_class) * (floor.combine == "overlapped")
+        signed = floor.sharing is None or not floor.positive
+        floor_sd = 0.0 if floor.sharing is None else prior.floor_sd_ms if signed else prior.positive_floor_ms[1]
         sets = len(self.gpus) if roof.per_gpu else 1
         smooth = np.exp(-0.5 * (_log_gap(self.points) ** 2).sum(-1) / np.log(8.0) ** 2)
         share = self.index.discrepancy.smooth_share
@@ -324,12 +285,11 @@ class Inversion:
             leftover=prior.leftover[0],
             leftover_sd=prior.leftover[1],
             free_sd=prior.free * roof.free,
-            combine=COMBINE[floor.combine],
+            combine=aggregates.ADDED if signed else _JOINED[floor.combine],
             floor_median_ms=0.0 if signed else prior.positive_floor_ms[0],
-            floor_of_block=np.array(floor.leader(self.blocks), dtype=np.int64),
-            power_of_block=np.array([by_class and model == MOE for model, _ in self.blocks], dtype=np.int64),
-            powers=powers,
-            most_power=prior.most_overlap,
+            floor_of_block=self._leaders(),
+            powers=int(floor.q_free),
+            most_power=Q_MAX,
             root=np.linalg.cholesky(share * smooth + (1.0 - share + 1e-9) * np.eye(CELLS)),
             reading=reading.code,
             share=reading.share(self.points),
@@ -341,8 +301,15 @@ class Inversion:
             middle=np.where(free, 0.0, 0.5 * (bounds[:, 0] + np.where(free, 0.0, bounds[:, 1]))),
             half=0.5 * (bounds[:, 1] - bounds[:, 0]),
             rows=len(self.rows),
-            unknowns=len(self.constants) * sets + len(self.blocks) * block_size + powers,
+            unknowns=len(self.constants) * sets + len(self.blocks) * block_size + floor.q_free,
         )
+
+    def _leaders(self) -> NDArray[np.int64]:
+        """Of each block the first block with the same floor."""
+        sharing = self.floor.sharing
+        label = (lambda model, _: model) if sharing is None else sharing.label
+        owners = [(gpu, label(model, "moe" if model == MOE else "dense")) for model, gpu in self.blocks]
+        return np.array([owners.index(owner) for owner in owners], dtype=np.int64)
 
     def _figure(self, name: str) -> "_Figure":
         """What the figure of a row name is."""
