@@ -341,6 +341,9 @@ def fit_gated(
 
     Parameters
     ----------
+    seed : int
+        Of the first attempt; the later ones' follow from it, so that a chain that was stuck where it started is not
+        started there again.
     refuse : bool
         False: return the last attempt although it failed (runs over many data sets count their failures).
     kwargs
@@ -355,7 +358,7 @@ def fit_gated(
     for target_accept, factor in ESCALATION:
         fit = compiled.fit(
             data,
-            seed=seed,
+            seed=seed if not attempts else int(np.random.SeedSequence([seed, len(attempts)]).generate_state(1)[0]),
             draws=draws * factor,
             tune=tune * factor,
             target_accept=target_accept,

@@ -214,8 +214,8 @@ def test_acceptance_is_committed_and_told() -> None:
     assert result.studies["reconstructed"].mean() > 0.95
     covered = result.coverage()
     assert {"mean step", "mean T_gpu", "offset (unrounded)"} <= set(covered["kind"])
-    for level in (50, 90):
-        assert (np.abs(covered[f"in_{level}"] - level / 100) < 2.6 * covered[f"se_{level}"]).all()
+    for level in (50, 90):  # 14 comparisons: 3 standard errors are a family-wise level of 4 %
+        assert (np.abs(covered[f"in_{level}"] - level / 100) < 3.0 * covered[f"se_{level}"]).all()
     assert report._undercoverage(covered.to_dict("records")) == []
 
 
