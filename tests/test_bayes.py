@@ -232,7 +232,7 @@ def test_prediction_of_a_new_floor_is_the_conditional_normal() -> None:
         coords={"gpu": ["A", "B"], "class": ["x", "y"]},
     )
     found = bayes.predict_floor(posterior, np.random.default_rng(1), gpu="B")
-    whole = hierarchy_covariance(scales, (2, 3))
+    whole = hierarchy_covariance(scales, (2, 3), bayes.DEFAULT_PRIORS.floor_overall_ms[1])
     seen = [0, 1, 3, 4]  # of (A, x), (A, y), (A, new), (B, x), (B, y), (B, new)
     gain = whole[5, seen] @ np.linalg.inv(whole[np.ix_(seen, seen)])
     sd = np.sqrt(whole[5, 5] - gain @ whole[seen, 5])

@@ -152,8 +152,9 @@ def test_data_options_describe_measurements(spies, monkeypatch):
     from_data = Spy(SimpleNamespace(name="cells"))
     monkeypatch.setattr(Study, "from_data", from_data)
     options = ["--data", "cells.csv", "--format", "argonne", "--stack", "vLLM", "--mode", "graph"]
-    assert cli.main(["table", *options, "--anchor", "Meta-Llama-3-8B"]) == 0
+    assert cli.main(["table", *options, "--anchor", "Meta-Llama-3-8B", "--configs", "models"]) == 0
     expected = {"format": "argonne", "stack": "vLLM", "mode": "graph", "anchor": "Meta-Llama-3-8B"}
+    expected |= {"configs": Path("models")}
     assert from_data.calls == [((Path("cells.csv"),), expected)]
 
 

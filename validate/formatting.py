@@ -126,6 +126,8 @@ LABELS = {
     "p_value": "p-value",
     "recovered": "recovered by its own floor",
     "rhat": "R-hat",
+    "se_50": "standard error (study as unit), 50 %",
+    "se_90": "standard error (study as unit), 90 %",
     "sha256": "SHA-256",
     "slope": "slope λ",
     "slope_in_rope": "P(slope in the ROPE)",
