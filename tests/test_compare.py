@@ -118,7 +118,7 @@ def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:
     (tmp_path / "cells.csv").write_text(frame)
     study = Study.from_data(tmp_path / "cells.csv")
     structures = (FloorStructure("none"), FloorStructure("gpu", "added"))
-    found = compare.compare(study, structures=structures, leave_out=False, seed=2, folder=tmp_path / "kept")
+    found = compare.compare(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
     assert found.chosen == str(compare.STUDY)
     assert found.label == "simulated"
     first = found.structures[0]
@@ -128,7 +128,7 @@ def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:
     assert len(found.to_frame()) == 2
     ax = found.plot()
     assert found.chosen in ax.get_yticklabels()[0].get_text()
-    again = compare.compare(study, structures=structures, leave_out=False, seed=2, folder=tmp_path / "kept")
+    again = compare.compare(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
     assert json_dumps(again.data) == json_dumps(found.data)
 
 

@@ -99,7 +99,7 @@ def _compare(options: argparse.Namespace) -> int:
         result = compare.compare(
             study,
             seed=options.seed,
-            leave_out=not options.no_left_out,
+            refits=not options.no_refits,
             jobs=options.jobs,
             dask=options.dask,
             folder=options.keep,
@@ -191,7 +191,9 @@ def _parser() -> argparse.ArgumentParser:
 
     compare = command("compare", _compare, "which floor structure do measured cells support?")
     _add_study(compare)
-    compare.add_argument("--no-left-out", action="store_true", help="skip the refits without each model, GPU and pair")
+    compare.add_argument(
+        "--no-refits", action="store_true", help="skip Student-t noise and the refits without each model, GPU, pair"
+    )
     compare.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
     compare.add_argument("--dask", metavar="ADDRESS", help="use the Dask cluster with this scheduler instead")
     compare.add_argument(

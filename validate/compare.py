@@ -266,7 +266,7 @@ class Comparison:
     leftover : list of dict
         Of the chosen structure: trends of what it leaves over.
     likelihood : dict
-        The chosen structure under Normal and Student-t noise.
+        The chosen structure under Normal and Student-t noise; empty without refits.
     warnings, answer : list of str, str
     cells : int
     label : str
@@ -327,7 +327,7 @@ def compare(
     *,
     structures: Sequence[FloorStructure] | None = None,
     seed: int | None = None,
-    leave_out: bool = True,
+    refits: bool = True,
     jobs: int | None = None,
     dask: str | None = None,
     folder: Path | None = None,
@@ -339,8 +339,9 @@ def compare(
     ----------
     structures : sequence of FloorStructure, optional
         Default: `candidates`.
-    leave_out : bool
-        Whether the chosen structure and the study's are refitted without each model, SKU and pair.
+    refits : bool
+        Whether the chosen structure is fitted with Student-t noise too, and it and the study's without each model,
+        SKU and pair.
     jobs, dask, folder
         See `validate.runner.run`.
 
@@ -377,11 +378,13 @@ def compare(
     chosen = _chosen(rows)
     by_name = {str(s): (s, r) for s, r in zip(contenders, found, strict=True)}
     best, best_result = by_name[chosen]
-    student = run(_contend, [task(best, "student")], keys=[key("fit", best, "student")], desc="likelihood", **options)[
-        0
-    ]
-    left_out = []
-    if leave_out:
+    left_out: list[dict[str, Any]] = []
+    likelihood: dict[str, Any] = {}
+    if refits:
+        student = run(
+            _contend, [task(best, "student")], keys=[key("fit", best, "student")], desc="likelihood", **options
+        )[0]
+        likelihood = _likelihoods(best_result, student)
         some = tuple(dict.fromkeys([best, *(s for s in contenders if s == STUDY)]))
         out = folds(cells)
         results = run(
@@ -416,7 +419,7 @@ def compare(
         overlap,
         left_out,
         _trends(best_result["trend"]),
-        _likelihoods(best_result, student),
+        likelihood,
         notes,
         _answer(rows, chosen, overlap),
         len(cells),
