@@ -245,7 +245,7 @@ class Study:
         """
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("data", "floor")}
         content["data"] = asdict(self.data) | {"path": None}
-        content["floor"] = [self.floor.shared_by, self.floor.combine]
+        content["floor"] = [self.floor.shared_by, self.floor.combine, *self.floor.combine_of]
         catalog = Path(models.classes.__file__).parent / "catalog"
         content["files"] = [_sha256(file) for file in (*self.files, *sorted(catalog.glob("*.toml")))]
         content["version"] = __version__
