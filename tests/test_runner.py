@@ -224,16 +224,18 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(calls, tmp
 
 
 INTERRUPTED = """
+import signal
 from pathlib import Path
 from test_runner import tell_and_wait
 from validate.runner import run
-tasks = [(Path("{calls}"), n) for n in range(20)]
-run(tell_and_wait, tasks, keys="abcdefghijklmnopqrst", folder=Path("{kept}"), jobs=2)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
+tasks = [(Path("{calls}"), n) for n in range(80)]
+run(tell_and_wait, tasks, keys=[str(n) for n in range(80)], folder=Path("{kept}"), jobs=2)
 """
 
 
 def test_an_interrupted_run_resumes(calls, tmp_path):
-    numbers, keys, kept = range(20), "abcdefghijklmnopqrst", tmp_path / "kept"
+    numbers, keys, kept = range(80), [str(n) for n in range(80)], tmp_path / "kept"
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     driver = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED.format(calls=calls, kept=kept)],
