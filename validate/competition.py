@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from models.floors import COMBINE, FloorStructure
+from validate.acceptance import FEASIBLE_READINGS, ROOF
 from validate.figures import PublishedFigures
-from validate.inversion import BOUNDS, DISCREPANCIES, GRIDS, PER_MODEL, ROOFS, SKUS, Index, Inversion, Prior, row_names
+from validate.inversion import BOUNDS, DISCREPANCIES, GRIDS, PER_MODEL, SKUS, Index, Inversion, Prior, row_names
 from validate.marginal import Effort, marginal
 from validate.reconstruction import Intervals, targets
 
@@ -47,8 +48,9 @@ SCALES: Mapping[str, tuple[float, float]] = {
 }
 """Factors on the prior scales of floors and leftovers (`Prior.scaled`)."""
 
-FEASIBLE = ("median", "least MAPE", "smallest batch", "largest batch", "shortest context", "longest context")
-INDICES = tuple(Index(GRIDS[k % 2], reading, ROOFS[2], DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE))
+INDICES = tuple(
+    Index(GRIDS[k % 2], reading, ROOF, DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE_READINGS)
+)
 """Six of the 24 feasible ways to read the study: each reading once, grids and discrepancy priors taking turns."""
 
 SIDE = np.log(3.0)

@@ -23,6 +23,7 @@ from models.roofline import Efficiency, combine, work_ms
 from validate.draws import IMPUTED, Draws
 from validate.errors import GateError, InputError
 from validate.files import write_bytes
+from validate.inversion import PER_MODEL
 from validate.reconstruction import Reconstruction
 from validate.reconstruction import load as load_reconstruction
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 type Array = NDArray[np.float64]
 
 CACHE = "imputed_posteriors.npz"
-PER_MODEL = FloorStructure("gpu, model")
 PER_CLASS = FloorStructure("gpu, class")
 KEEP = 40
 """Draws kept of each imputation's posterior."""
