@@ -26,7 +26,7 @@ Parametrisation. Floors with many cells are known to a tenth of a millisecond wh
 and an error of η_bw moves all of them at once: non-centred effects then lie on narrow ridges, and centred
 floors in a funnel where the pair effects may vanish. So the effects are integrated out, exactly, and the
 sampler moves ``z``, the contrasts of the floors (of their logarithms where H >= 0; overall, SKUs, classes,
-pairs) measured from where normal theory puts them given the scales and the mean residuals, in units of
+pairs) measured from where normal theory puts them given the scales and what each cell says (`_guess`), in units of
 their sd there. The Jacobian is included: the posterior is that of the plain hierarchy.
 """
 
@@ -257,12 +257,11 @@ def build_model(
         step = branch
         if layout is not None:
             about = pt.sqrt(absolute**2 + (relative * measured) ** 2 + known_sd_ms**2)
-            floor = _cell_floors(layout, priors, measured, about, branch, structure.positive)
-            if structure.sharing is not None and structure.sharing.per_launch:
-                if work is None:
-                    raise ValueError("floors that grow with launches need work")
-                floor = _per_launch(floor, cells, work, priors, structure.positive, known)
-            q = _overlap(structure, cells, classes, known) if structure.positive else 1.0
+            q = _overlap(structure, cells, classes, known) if structure.positive else None
+            growth = _growth(structure, cells, work, priors, known)
+            guess = _guess(measured, about, branch, q, growth)
+            floor = _cell_floors(layout, priors, guess, structure.positive)
+            floor = floor if growth is None else floor * growth if structure.positive else floor + growth
             step = structure.step_ms(branch, floor, q, xp=pt)
         sd = pt.sqrt(absolute**2 + (relative * step) ** 2 + known_sd_ms**2)
         if likelihood == "student":
@@ -292,24 +291,50 @@ def _log_normal(name: str, prior: tuple[float, float], dims: str | None = None) 
     return pm.LogNormal(name, mu=np.log(median), sigma=sd, dims=dims)
 
 
-def _per_launch(floor: Any, cells: Cells, work: Work, priors: Priors, positive: bool, known: KnownFloors | None) -> Any:
-    """Floor of each cell, from the floor at the mean number of launches and how it grows with them.
+def _growth(
+    structure: FloorStructure, cells: Cells, work: Work | None, priors: Priors, known: KnownFloors | None
+) -> Any:
+    """What the floor at the mean number of launches becomes at each cell's number, [cell]; None where it does not grow.
 
-    Signed: floor + c1 (n - mean). Positive: floor (1 - s + s n / mean), s in [0, 1], so that H = c0 + c1 n with both
-    from 0. Given an anchor, its launches stand for the mean.
+    Signed: plus c1 (n - mean). Positive: times 1 - s + s n / mean, s in [0, 1], so that H = c0 + c1 n with both from
+    0. Given an anchor, its launches stand for the mean.
     """
+    if structure.sharing is None or not structure.sharing.per_launch:
+        return None
+    if work is None:
+        raise ValueError("floors that grow with launches need work")
     launches = launches_of(work)
     at = known.launches if known is not None and known.launches else float(launches.mean())
     relative = pm.Data("relative_launches", launches / at, dims="cell")
     pm.modelcontext(None).add_coord("launch_gpu", list(cells.gpus))
     code = pm.Data("launch_gpu_code", cells.gpu_code, dims="cell")
     pm.Deterministic("launches_at_floor", pt.as_tensor(at))
-    if positive:
+    if structure.positive:
         share = pm.Uniform("launch_share", 0.0, 1.0, dims="launch_gpu")
-        return floor * (1.0 + share[code] * (relative - 1.0))
+        return 1.0 + share[code] * (relative - 1.0)
     median, sd = priors.launch_ms
     each = pm.LogNormal("launch_ms", mu=np.log(median), sigma=sd, dims="launch_gpu")
-    return floor + each[code] * at * (relative - 1.0)
+    return each[code] * at * (relative - 1.0)
+
+
+def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[Any, Any]:
+    """What each cell alone says of its floor (of the logarithm, given q): precision, and precision times value.
+
+    Signed, y - T. Positive, with the floor's share s = 1 - (T/y)^(1/q) in y^(1/q): log H = log y + q log s, and a
+    step moves by y s per unit of log H. s is kept off zero where T reaches y: there the cell says nothing.
+    """
+    if q is None:
+        value = measured - branch if growth is None else measured - branch - growth
+        precision = 1.0 / sd**2
+        return precision, precision * value
+    power = pt.maximum(q, 0.1)  # nearer the maximum the guess would turn within the noise of a step
+    beyond = 1.0 - pt.exp(pt.minimum((pt.log(branch) - pt.log(measured)) / power, 5.0))
+    share = 0.5 * (beyond + pt.sqrt(beyond**2 + 1e-3))
+    value = pt.log(measured) + power * pt.log(share)
+    if growth is not None:
+        value = value - pt.log(growth)
+    precision = (measured * share / sd) ** 2
+    return precision, precision * value
 
 
 def launches_of(work: Work) -> Array:
@@ -411,7 +436,7 @@ def _contrasts(pairs: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[Arr
     return basis, np.array(block, dtype=np.int64)
 
 
-def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch: Any, positive: bool = False) -> Any:
+def _cell_floors(layout: _Layout, priors: Priors, guess: tuple[Any, Any], positive: bool = False) -> Any:
     """Floor of each cell; registers ``floor_ms``, the scales and the prior of the whole grid of floors.
 
     floor (or its logarithm, where `positive`) = overall + a[gpu] + b[group] + c[gpu, group], all normal: the
@@ -447,15 +472,8 @@ def _cell_floors(layout: _Layout, priors: Priors, measured: Any, sd: Any, branch
     if n:
         model.add_coord("pair", layout.names(layout.measured))
         model.add_coord("contrast", np.arange(n))
-        precision = 1.0 / sd**2
-        cells = pt.stack([precision, precision * (measured - branch)], axis=1)
-        sums = pt.inc_subtensor(pt.zeros((n + n_known, 2))[code], cells)[:n]
+        sums = pt.inc_subtensor(pt.zeros((n + n_known, 2))[code], pt.stack(guess, axis=1))[:n]
         data_variance = 1.0 / pt.maximum(sums[:, 0], 1e-6)
-        if positive:  # about where the logarithm of the floor lies, and how well it is known
-            rest = sums[:, 1] * data_variance
-            level = 0.5 * (rest + pt.sqrt(rest**2 + 1.0))
-            data_variance = data_variance / level**2 + 0.01
-            sums = pt.stack([sums[:, 0], pt.log(level) / data_variance], axis=1)
         basis, block = _contrasts(layout.measured, layout.known[0])
         prior, data = variance[block], (basis**2).T @ data_variance
         scale = pt.sqrt(prior * data / (prior + data))
