@@ -57,12 +57,12 @@ def test_parameters_count_what_the_floor_adds() -> None:
 
 def test_the_simplest_of_those_close_to_the_best_is_chosen() -> None:
     rows = [row("rich", 10.0, parameters=6), row("middle", 7.0, -3.0, 0.5, 3), row("plain", 0.0, -10.0, 4.0, 1)]
-    assert compare._chosen(rows) == "middle"  # plain: neither within 4 nor within 2 standard errors
+    assert compare.choose(rows) == "middle"  # plain: neither within 4 nor within 2 standard errors
     rows[2] = row("plain", 0.0, -10.0, 6.0, 1)
-    assert compare._chosen(rows) == "plain"
-    assert compare._chosen([*rows, row("failed", None, parameters=0)]) == "plain"
+    assert compare.choose(rows) == "plain"
+    assert compare.choose([*rows, row("failed", None, parameters=0)]) == "plain"
     twins = [row("better", 5.0, parameters=2), row("worse", 4.0, -1.0, 1.0, 2)]
-    assert compare._chosen(twins[::-1]) == "better"
+    assert compare.choose(twins[::-1]) == "better"
 
 
 def test_stacking_takes_the_mixture_that_scores_best() -> None:
@@ -142,3 +142,70 @@ def test_configs_are_found_by_hub_id_and_by_name(tmp_path: Path) -> None:
         config_files(tmp_path)
     with pytest.raises(ValueError, match="no such folder"):
         config_files(tmp_path / "nowhere")
+
+
+def scored(elpd: float, cells: int = 50, **constants: Any) -> dict[str, Any]:
+    """What a worker returns of a structure, as far as words need it; elpd differs a little from cell to cell."""
+    wiggle = 0.01 * np.random.default_rng(int(abs(elpd))).standard_normal(cells)
+    return {
+        "elpd": elpd / cells + wiggle - wiggle.mean(),
+        "passed": np.array(True),
+        "largest_p": np.array(0.4),
+        **{f"constant_{name}": draws for name, draws in constants.items()},
+    }
+
+
+def test_heavy_tails_need_a_clear_gain() -> None:
+    assert compare._likelihoods(scored(10.0), scored(30.0))["chosen"] == "student"
+    assert compare._likelihoods(scored(10.0), scored(12.0))["chosen"] == "normal"
+    failed = compare._likelihoods(scored(10.0), scored(30.0) | {"passed": np.array(False), "failures": "R-hat"})
+    assert failed["chosen"] == "normal"
+    assert "failed its gate" in failed["sentence"]
+
+
+def test_repeats_separate_noise_from_discrepancy() -> None:
+    assert "cannot be told" in compare._noise(float("nan"), 0.05)["sentence"]
+    told = compare._noise(0.03, 0.05)
+    assert told["discrepancy_share"] == pytest.approx(0.64)
+    assert compare._noise(0.06, 0.05)["discrepancy_share"] == 0.0
+
+
+def test_the_column_of_launches_is_read_in_both_roles() -> None:
+    host, kernel = FloorStructure("gpu, launches", "overlapped"), FloorStructure("gpu, kernel latency", "overlapped")
+    rows = [
+        {"name": str(s), "shared_by": s.shared_by, "combine": s.combine, "elpd": e}
+        for s, e in ((host, 40.0), (kernel, 10.0))
+    ]
+    latency = np.full(100, 0.004)
+    found = {str(host): scored(40.0), str(kernel): scored(10.0, latency_ms=latency)}
+    told = compare._roles(rows, found)
+    assert "speak for a floor of the host" in told["sentence"]
+    assert told["latency_us"]["mean"] == pytest.approx(4.0)
+    found[str(host)] = scored(11.0)
+    assert "cannot tell" in compare._roles(rows, found)["sentence"]
+    assert compare._roles(rows[:1], found) == {}
+
+
+def test_constants_under_the_cut_and_jointly() -> None:
+    rng = np.random.default_rng(4)
+
+    def drawn(mean: float, sd: float) -> dict[str, Any]:
+        return scored(1.0, eta_bw=np.clip(mean + sd * rng.standard_normal(4000), 0.01, 0.99))
+
+    apart = {"same": drawn(0.8, 0.02), "moved": drawn(0.8, 0.02), "failed": {"passed": np.array(False)}}
+    found = {"same": drawn(0.8, 0.01), "moved": drawn(0.7, 0.01)}
+    constants, pulled = compare._constants(apart, found, "moved", np.array([1.0, 2.0, np.nan]))
+    assert [row["structure"] for row in constants] == ["same", "moved"]
+    assert "are compatible" in pulled[0]["sentence"]
+    assert pulled[0]["p"] is None
+    assert pulled[1]["p"] == pytest.approx(1 / 3)  # one above both simulated ones; the failed one does not count
+    assert pulled[1]["p_chi2"] < 1e-4
+    assert "failed its gate" in pulled[2]["sentence"]
+
+
+def test_trends_are_told_where_they_are_clear() -> None:
+    rng = np.random.default_rng(5)
+    slopes = np.array([0.5, 0.0, 0.0]) + 0.1 * rng.standard_normal((500, 3))
+    clear, dull, _ = compare._trends(slopes)
+    assert "grows with log batch" in clear["sentence"]
+    assert dull["sentence"] == ""

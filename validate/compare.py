@@ -2,9 +2,11 @@
 
 Every structure is fitted with constants free (one set for all SKUs), scored by PSIS-LOO (exact refits where the Pareto
 k exceeds 0.7), weighted by stacking, and the simplest one that predicts about as well as the best is chosen. The
-chosen one and the study's are then refitted without one model, one SKU, one (model, SKU) at a time.
+chosen one and the study's are then refitted without one model, one SKU, one (model, SKU) at a time, and under the cut.
+What a worker does with one structure is in validate/contenders.py; here is what follows from it.
 """
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,31 +14,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from models.cells import Cells
 from models.floors import COMBINE, Q_MAX, FloorStructure
-from models.kernels import Work, stack_work
+from models.kernels import stack_work
+from validate import contenders
+from validate.contenders import FIT, GOOD_K, TRENDS, Task, baseline_log_score, folds
+from validate.tension import simulated_p, tension
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from models.sampling import Compiled
     from validate.measurements import Measurements
     from validate.study import Study
 
 type Array = NDArray[np.float64]
+type Found = Mapping[str, Any]
+"""What a worker returned."""
 
 STUDY = FloorStructure("gpu", "added")
 """What the published study assumes: one floor per SKU, added."""
-GOOD_K = 0.7
 CLOSE_ELPD = 4.0
 CLOSE_SE = 2.0
 """A structure predicts about as well as the best within so much elpd or so many standard errors of the difference."""
 SMALL_SAMPLE = 100
 Q_PRIOR_SD = Q_MAX / np.sqrt(12.0)
-FIT: dict[str, Any] = {"draws": 1000, "tune": 800, "chains": 4}
 
 
 def candidates(classes: Mapping[str, str]) -> tuple[FloorStructure, ...]:
@@ -63,187 +67,6 @@ def parameters(structure: FloorStructure, cells: Cells, classes: Mapping[str, st
     return floors + growth + structure.q_free
 
 
-# ---- one structure ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """One structure on one data set, as a worker gets it."""
-
-    cells: Cells
-    work: Work
-    classes: Mapping[str, str]
-    structure: FloorStructure
-    likelihood: str
-    seed: int
-    folds: tuple[tuple[str, str, NDArray[np.bool_]], ...] = ()
-
-    def compiled(self) -> "Compiled":
-        from models.bayes import build_model
-        from models.sampling import compile_model
-
-        likelihood: Any = self.likelihood
-        model = build_model(self.cells, self.work, self.classes, self.structure, "free", likelihood=likelihood)
-        return compile_model(model)
-
-    def without(self, compiled: "Compiled", out: NDArray[np.bool_]) -> dict[str, Array]:
-        """The model's data without the cells of `out` [cell]."""
-        return {n: v[~out] for n, v in compiled.data.items() if compiled.dims.get(n, ())[:1] == ("cell",)}
-
-    def log_density(self, posterior: Any, at: NDArray[np.bool_] | None = None) -> Array:
-        """Log density of the measured steps where `at` [cell], under each draw, [draw, cell]."""
-        return self.distribution(posterior, at).log_density(self._measured(at))
-
-    def distribution(self, posterior: Any, at: NDArray[np.bool_] | None = None) -> Any:
-        from models.bayes import rows, step_distribution
-
-        cells, work = (self.cells, self.work) if at is None else (self.cells.where(at), rows(self.work, at))
-        rng = np.random.default_rng(self.seed)
-        return step_distribution(posterior, cells, self.classes, self.structure, rng, work=work)
-
-    def _measured(self, at: NDArray[np.bool_] | None) -> Array:
-        assert self.cells.step_ms is not None
-        return self.cells.step_ms if at is None else self.cells.step_ms[at]
-
-
-def _contend(task: _Task) -> dict[str, ArrayLike]:
-    """Fit one structure and score it: elpd of each cell, exact where PSIS is not to be trusted."""
-    from arviz_stats.base import array_stats
-
-    from models.sampling import fit_gated
-
-    compiled = task.compiled()
-    fit = fit_gated(compiled, seed=task.seed, refuse=False, cores=1, **FIT)
-    posterior = fit.posterior
-    chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    log = task.log_density(posterior).reshape(chains, draws, -1)
-    elpd, k, p = (np.array(v, dtype=float) for v in array_stats.loo(log, chain_axis=0, draw_axis=1))
-    exact, refused = np.zeros(len(k), bool), 0
-    for cell in np.flatnonzero(~(k <= GOOD_K)):
-        out = np.arange(len(k)) == cell
-        again = fit_gated(compiled, task.without(compiled, out), seed=task.seed + 1, refuse=False, cores=1, **FIT)
-        refused += not again.passed
-        if again.passed:
-            elpd[cell] = _log_mean(task.log_density(again.posterior, out))[0]
-            exact[cell] = True
-    found = fit.diagnostics
-    result: dict[str, ArrayLike] = {
-        "elpd": elpd,
-        "pareto_k": k,
-        "p": p,
-        "exact": exact,
-        "passed": fit.passed and refused == 0,
-        "failures": "; ".join(fit.attempts[-1].failures) or (f"{refused} exact refits failed" if refused else ""),
-        "rhat": found.rhat,
-        "ess": min(found.ess_bulk, found.ess_tail),
-        "divergences": found.divergences,
-        "attempts": len(fit.attempts),
-        "informative": _informative(task, posterior),
-    }
-    if task.structure.q_free:
-        result["q"] = np.ravel(posterior["q"])
-    return result | _leftover(task, posterior)
-
-
-def _informative(task: _Task, posterior: Any) -> float:
-    """Share of cells whose T/H lies in [1/3, 3] at the posterior mean: only they tell added from overlapped."""
-    if not task.structure.positive or task.structure.sharing is None:
-        return float("nan")
-    from models.bayes import efficiency_of, floors_of
-    from models.roofline import work_ms
-
-    T = work_ms(task.work, efficiency_of(posterior)).mean(0)
-    rng = np.random.default_rng(task.seed)
-    H = floors_of(posterior, task.cells, task.classes, task.structure, rng, work=task.work).mean(0)
-    return float(((T / H >= 1 / 3) & (T / H <= 3)).mean())
-
-
-TRENDS = ("log batch", "log context", "log T_gpu")
-
-
-def _leftover(task: _Task, posterior: Any) -> dict[str, ArrayLike]:
-    """What the fit leaves over: trends of standardised residuals and a posterior predictive check of their size.
-
-    `trend` [draw, 3]: slopes of the residual, in units of its sd, per sd of each of `TRENDS`, one at a time.
-    `largest_p`: posterior predictive p of the largest |residual|.
-    """
-    from models.bayes import efficiency_of
-    from models.roofline import work_ms
-
-    found = task.distribution(posterior)
-    z = (task._measured(None) - found.step_ms) / found.sd_ms
-    T = work_ms(task.work, efficiency_of(posterior)).mean(0)
-    covariates = np.stack([np.log(task.cells.batch), np.log(task.cells.context + 1.0), np.log(T)], -1)
-    spread = covariates.std(0)
-    scaled = (covariates - covariates.mean(0)) / np.where(spread > 0, spread, 1.0)
-    rng = np.random.default_rng(task.seed + 2)
-    again = (found.sample(rng) - found.step_ms) / found.sd_ms
-    largest = float((np.abs(again).max(1) >= np.abs(z).max(1)).mean())
-    return {"trend": z @ scaled / len(scaled), "largest_p": largest}
-
-
-def _log_mean(log: Array) -> Array:
-    """log mean exp over draws, [draw, ...] -> [...]."""
-    top = log.max(0)
-    return np.asarray(top + np.log(np.exp(log - top).mean(0)))
-
-
-def _leave_out(task: _Task) -> dict[str, ArrayLike]:
-    """Exact refits without each fold, and how the cells left out were predicted."""
-    from models.sampling import fit_gated
-
-    compiled = task.compiled()
-    rows = []
-    for _, _, out in task.folds:
-        fit = fit_gated(compiled, task.without(compiled, out), seed=task.seed + 3, refuse=False, cores=1, **FIT)
-        found = task.distribution(fit.posterior, out)
-        measured = task._measured(out)
-        drawn = np.sort(found.sample(np.random.default_rng(task.seed + 4)), axis=0)
-        low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
-        inner_low, inner_high = np.quantile(drawn, [0.25, 0.75], axis=0)
-        rows.append(
-            (
-                float(((inner_low <= measured) & (measured <= inner_high)).mean()),
-                float(((low <= measured) & (measured <= high)).mean()),
-                float(((high - low) / measured).mean()),
-                float(_log_mean(found.log_density(measured).sum(1, keepdims=True))[0]),
-                float(fit.passed),
-            )
-        )
-    return {"folds": np.array(rows, dtype=float).reshape(-1, 5)}
-
-
-def folds(cells: Cells) -> tuple[tuple[str, str, NDArray[np.bool_]], ...]:
-    """(kind, name, cells left out [cell]): each model, each SKU, each (model, SKU), where others remain."""
-    found = [("model", m, cells.model == m) for m in cells.models]
-    found += [("gpu", g, cells.gpu == g) for g in cells.gpus]
-    pairs = dict.fromkeys(zip(cells.model.tolist(), cells.gpu.tolist(), strict=True))
-    if len(cells.models) > 1 and len(cells.gpus) > 1:
-        found += [("model, gpu", f"{m} on {g}", (cells.model == m) & (cells.gpu == g)) for m, g in pairs]
-    return tuple(f for f in found if not f[2].all())
-
-
-def baseline_log_score(cells: Cells, out: NDArray[np.bool_]) -> float:
-    """Joint log density of the steps left out under no model of the hardware.
-
-    Least squares of log step on log batch and log context over the other cells, whatever their model and SKU, with
-    its predictive Student t.
-    """
-    from scipy import stats
-
-    assert cells.step_ms is not None
-    X = np.stack([np.ones(len(cells)), np.log(cells.batch), np.log(cells.context + 1.0)], -1)
-    y = np.log(cells.step_ms)
-    inside, outside = X[~out], X[out]
-    freedom = max(len(inside) - int(np.linalg.matrix_rank(inside)), 1)
-    inverse = np.linalg.pinv(inside.T @ inside)
-    beta = inverse @ inside.T @ y[~out]
-    variance = float(((y[~out] - inside @ beta) ** 2).sum()) / freedom
-    shape = variance * (np.eye(len(outside)) + outside @ inverse @ outside.T)
-    log = stats.multivariate_t.logpdf(y[out], outside @ beta, shape, df=freedom)
-    return float(log - y[out].sum())
-
-
 # ---- the competition --------------------------------------------------------------------------------------------
 
 
@@ -265,8 +88,20 @@ class Comparison:
         Exact refits: structure, kind, left out, cells, coverage, width, joint log score against the baseline.
     leftover : list of dict
         Of the chosen structure: trends of what it leaves over.
+    noise : dict
+        Measurement noise from repeats against what the chosen structure leaves over.
     likelihood : dict
-        The chosen structure under Normal and Student-t noise; empty without refits.
+        The chosen structure under Normal and Student-t noise, and which of them the data ask for; empty without refits.
+    roles : dict
+        The column of kernel launches as a floor of the host and as a latency of the GPU's kernels.
+    constants : list of dict
+        Constants of every structure under the cut (the anchor's cells alone) and jointly.
+    tension : list of dict
+        Transfer tension of every structure; for the chosen one with a simulated reference.
+    cut_floors : list of dict
+        Floors of the chosen structure and the study's, under the cut and jointly; empty without refits.
+    sensitivity : list of dict
+        Power-scaling of prior and likelihood for every quantity of the chosen structure.
     warnings, answer : list of str, str
     cells : int
     label : str
@@ -278,7 +113,13 @@ class Comparison:
     overlap: dict[str, Any]
     left_out: list[dict[str, Any]]
     leftover: list[dict[str, Any]]
+    noise: dict[str, Any]
     likelihood: dict[str, Any]
+    roles: dict[str, Any]
+    constants: list[dict[str, Any]]
+    tension: list[dict[str, Any]]
+    cut_floors: list[dict[str, Any]]
+    sensitivity: list[dict[str, Any]]
     warnings: list[str]
     answer: str
     cells: int
@@ -312,7 +153,10 @@ class Comparison:
                 f"{row['name']:52s} {row['elpd']:9.1f} {row['elpd_diff']:8.1f} {row['dse']:6.1f} "
                 f"{row['weight']:6.2f} {row['gate']}"
             )
-        return "\n".join([*lines, "", *(f"warning: {w}" for w in self.warnings)])
+        said = [self.noise["sentence"], *(d["sentence"] for d in (self.likelihood, self.roles) if "sentence" in d)]
+        said += [row["sentence"] for row in self.tension if row["structure"] == self.chosen]
+        said += [row["sentence"] for row in self.leftover if row["sentence"]]
+        return "\n".join([*lines, "", *said, "", *(f"warning: {w}" for w in self.warnings)]).rstrip()
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """elpd below the best with two standard errors of the difference, per structure."""
@@ -340,8 +184,9 @@ def compare(
     structures : sequence of FloorStructure, optional
         Default: `candidates`.
     refits : bool
-        Whether the chosen structure is fitted with Student-t noise too, and it and the study's without each model,
-        SKU and pair.
+        Whether the chosen structure is fitted with Student-t noise too, it and the study's without each model, SKU
+        and pair and under the cut, every structure to the anchor's cells alone (else those two), and the transfer
+        tension of the chosen one gets a simulated reference.
     jobs, dask, folder
         See `validate.runner.run`.
 
@@ -354,88 +199,79 @@ def compare(
     """
     from validate.errors import GateError
     from validate.runner import run
+    from validate.sensitivity import warnings_of
 
     measurements = measurements or study.measurements()
     cells = measurements.cells()
     classes = {m: study.class_of(m) for m in cells.models}
     work = stack_work(cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
     seed = study.seed if seed is None else seed
-    contenders = tuple(structures or candidates(classes))
-    options: dict[str, Any] = {"jobs": jobs, "dask": dask, "folder": folder, "progress": not quiet}
+    competing = tuple(structures or candidates(classes))
 
-    def task(structure: FloorStructure, likelihood: str = "normal", some: Any = ()) -> _Task:
-        return _Task(cells, work, classes, structure, likelihood, seed, some)
+    def each(
+        function: Any, some: Sequence[FloorStructure], desc: str, likelihood: str = "normal", folds: Any = ()
+    ) -> dict[str, Found]:
+        """`function` of the task of every structure, by name."""
+        tasks = [Task(cells, work, classes, s, likelihood, seed, study.anchor, folds) for s in some]
+        keys = [f"{function.__name__} {study.hash} {seed} {s!r} {likelihood} {FIT!r} {len(cells)}" for s in some]
+        found = run(function, tasks, keys=keys, desc=desc, jobs=jobs, dask=dask, folder=folder, progress=not quiet)
+        return dict(zip(map(str, some), found, strict=True))
 
-    def key(kind: str, structure: FloorStructure, likelihood: str = "normal") -> str:
-        return f"{kind} {study.hash} {seed} {structure!r} {likelihood} {FIT!r} {len(cells)}"
-
-    found = run(
-        _contend, [task(s) for s in contenders], keys=[key("fit", s) for s in contenders], desc="structures", **options
-    )
-    rows = _rows(contenders, found, cells, classes)
+    found = each(contenders.score, competing, "structures")
+    rows = _rows(competing, found, cells, classes)
     if rows[0]["elpd"] is None:
         raise GateError(f"no floor structure's fit passed its gate ({rows[0]['name']}: {rows[0]['gate']})")
-    chosen = _chosen(rows)
-    by_name = {str(s): (s, r) for s, r in zip(contenders, found, strict=True)}
-    best, best_result = by_name[chosen]
+    chosen = choose(rows)
+    best = next(s for s in competing if str(s) == chosen)
+    shown = tuple(dict.fromkeys([best, *(s for s in competing if s == STUDY)]))
+    has_cut = study.anchor in cells.models and len(cells.models) > 1
+    passed = [s for s in competing if found[str(s)]["passed"]]
+    apart = each(contenders.upstream, passed if refits else shown, "cut") if has_cut else {}
+    student: Found | None = None
+    reference: Array | None = None
     left_out: list[dict[str, Any]] = []
-    likelihood: dict[str, Any] = {}
+    under_cut: list[dict[str, Any]] = []
     if refits:
-        student = run(
-            _contend, [task(best, "student")], keys=[key("fit", best, "student")], desc="likelihood", **options
-        )[0]
-        likelihood = _likelihoods(best_result, student)
-        some = tuple(dict.fromkeys([best, *(s for s in contenders if s == STUDY)]))
+        student = each(contenders.score, [best], "Student-t noise", "student")[chosen]
         out = folds(cells)
-        results = run(
-            _leave_out,
-            [task(s, some=out) for s in some],
-            keys=[key("leave out", s) for s in some],
-            desc="left out",
-            **options,
-        )
-        base = [baseline_log_score(cells, mask) for _, _, mask in out]
-        left_out = [
-            {
-                "structure": str(s),
-                "kind": kind,
-                "left_out": name,
-                "cells": int(mask.sum()),
-                "coverage_50": row[0],
-                "coverage_90": row[1],
-                "relative_width_90": row[2],
-                "log_score": row[3],
-                "baseline_log_score": base[i],
-                "passed": bool(row[4]),
-            }
-            for s, result in zip(some, results, strict=True)
-            for i, ((kind, name, mask), row) in enumerate(zip(out, result["folds"].tolist(), strict=True))
-        ]
-    overlap = _overlap(rows, by_name)
-    notes = _notes(rows, cells, measurements)
+        left_out = _left_out(each(contenders.leave_out, shown, "left out", folds=out), out, cells)
+        if has_cut:
+            reference = each(contenders.tension_reference, [best], "tension under the model")[chosen]["statistic"]
+            floored = [s for s in shown if s.sharing is not None]
+            under_cut = _cut_floors(each(contenders.cut_floors, floored, "floors under the cut"), found, cells, study)
+    constants, pulled = _constants(apart, found, chosen, reference)
+    overlap = _overlap(rows, {str(s): s for s in competing}, found)
+    sensitivity = json.loads(str(found[chosen]["sensitivity"]))
     return Comparison(
-        rows,
-        chosen,
-        overlap,
-        left_out,
-        _trends(best_result["trend"]),
-        likelihood,
-        notes,
-        _answer(rows, chosen, overlap),
-        len(cells),
-        measurements.label,
+        structures=rows,
+        chosen=chosen,
+        overlap=overlap,
+        left_out=left_out,
+        leftover=_trends(found[chosen]["trend"]),
+        noise=_noise(measurements.repeat_spread(), float(found[chosen]["noise"])),
+        likelihood={} if student is None else _likelihoods(found[chosen], student),
+        roles=_roles(rows, found),
+        constants=constants,
+        tension=pulled,
+        cut_floors=under_cut,
+        sensitivity=sensitivity,
+        warnings=[*_notes(rows, cells), *warnings_of(sensitivity)],
+        answer=_answer(rows, chosen, overlap),
+        cells=len(cells),
+        label=measurements.label,
     )
 
 
 def _rows(
-    contenders: Sequence[FloorStructure], found: Sequence[Mapping[str, Any]], cells: Cells, classes: Mapping[str, str]
+    competing: Sequence[FloorStructure], found: Mapping[str, Found], cells: Cells, classes: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Rows of the table, best first; failed fits last."""
-    good = [(s, r) for s, r in zip(contenders, found, strict=True) if r["passed"]]
+    good = [(s, found[str(s)]) for s in competing if found[str(s)]["passed"]]
     weights = dict(zip((str(s) for s, _ in good), stacking_weights([r["elpd"] for _, r in good]), strict=True))
     top = max((r["elpd"] for _, r in good), key=np.sum, default=None)
     rows = []
-    for s, r in zip(contenders, found, strict=True):
+    for s in competing:
+        r = found[str(s)]
         row: dict[str, Any] = {
             "name": str(s),
             "shared_by": s.shared_by,
@@ -496,20 +332,20 @@ def is_close(row: Mapping[str, Any]) -> bool:
     return row["elpd"] is not None and -row["elpd_diff"] <= max(CLOSE_ELPD, CLOSE_SE * row["dse"])
 
 
-def _chosen(rows: Sequence[Mapping[str, Any]]) -> str:
+def choose(rows: Sequence[Mapping[str, Any]]) -> str:
     close = [row for row in rows if is_close(row)]
     return str(min(close, key=lambda row: (row["parameters"], -row["elpd"]))["name"])
 
 
 def _overlap(
-    rows: Sequence[Mapping[str, Any]], by_name: Mapping[str, tuple[FloorStructure, Mapping[str, Any]]]
+    rows: Sequence[Mapping[str, Any]], structures: Mapping[str, FloorStructure], found: Mapping[str, Found]
 ) -> dict[str, Any]:
     """q of the best structure that frees it."""
-    free = [row["name"] for row in rows if row["elpd"] is not None and by_name[row["name"]][0].q_free]
+    free = [row["name"] for row in rows if row["elpd"] is not None and structures[row["name"]].q_free]
     if not free:
         return {"structure": None, "identified": False}
-    found = by_name[free[0]][1]
-    q = found["q"]
+    best = found[free[0]]
+    q = best["constant_q"]
     low, high = np.quantile(q, [0.05, 0.95])
     with np.errstate(divide="ignore"):
         p = 1.0 / np.array([np.median(q), high, low])
@@ -519,36 +355,201 @@ def _overlap(
         "p": {"median": float(p[0]), "low_90": float(p[1]), "high_90": float(p[2])},
         "identified": bool(q.std() <= 0.5 * Q_PRIOR_SD),
         "misfit": float((q > 1.0).mean()),
-        "informative_share": found["informative"].item(),
+        "informative_share": best["informative"].item(),
     }
 
 
 def _trends(slopes: Array) -> list[dict[str, Any]]:
-    return [
-        {
-            "trend": name,
-            "slope": float(s.mean()),
-            "low_90": float(np.quantile(s, 0.05)),
-            "high_90": float(np.quantile(s, 0.95)),
+    rows = []
+    for name, s in zip(TRENDS, slopes.T, strict=True):
+        low, high = (float(v) for v in np.quantile(s, [0.05, 0.95]))
+        way = "grows" if low > 0 else "falls" if high < 0 else ""
+        rows.append(
+            {
+                "trend": name,
+                "slope": float(s.mean()),
+                "low_90": low,
+                "high_90": high,
+                "sentence": way
+                and f"What the chosen structure leaves over {way} with {name}: {s.mean():+.2f} "
+                f"[{low:+.2f}, {high:+.2f}] residual sds per sd of it.",
+            }
+        )
+    return rows
+
+
+def _noise(repeats: float, residual: float) -> dict[str, Any]:
+    """Spread of repeats against the relative sd that a structure leaves over."""
+    if np.isnan(repeats):
+        return {
+            "repeats": None,
+            "residual": residual,
+            "discrepancy_share": None,
+            "sentence": f"The chosen structure leaves {100 * residual:.1f} % of a step over. No cell was measured "
+            "twice: how much of that is measurement noise and how much is wrong in the structure cannot be told.",
         }
-        for name, s in zip(TRENDS, slopes.T, strict=True)
-    ]
-
-
-def _likelihoods(normal: Mapping[str, Any], student: Mapping[str, Any]) -> dict[str, Any]:
-    """Normal against Student-t noise: elpd difference and the posterior predictive p of the largest residual."""
-    if not student["passed"]:
-        return {"normal_largest_p": normal["largest_p"].item(), "student": str(student["failures"])}
-    gap = student["elpd"] - normal["elpd"]
+    share = max(0.0, 1.0 - repeats**2 / residual**2)
     return {
-        "student_minus_normal_elpd": float(gap.sum()),
-        "dse": float(np.sqrt(len(gap) * gap.var())),
-        "normal_largest_p": normal["largest_p"].item(),
-        "student_largest_p": student["largest_p"].item(),
+        "repeats": repeats,
+        "residual": residual,
+        "discrepancy_share": share,
+        "sentence": f"Repeats of a cell differ by {100 * repeats:.1f} %, the chosen structure leaves "
+        f"{100 * residual:.1f} % over: {100 * share:.0f} % of that variance is not measurement noise.",
     }
 
 
-def _notes(rows: Sequence[Mapping[str, Any]], cells: Cells, measurements: "Measurements") -> list[str]:
+def _likelihoods(normal: Found, student: Found) -> dict[str, Any]:
+    """Normal against Student-t noise: elpd difference and the posterior predictive p of the largest residual."""
+    tail = f"the largest residual has posterior predictive p {normal['largest_p'].item():.2f} under normal noise"
+    if not student["passed"]:
+        return {
+            "chosen": "normal",
+            "normal_largest_p": normal["largest_p"].item(),
+            "student": str(student["failures"]),
+            "sentence": f"Normal noise: the fit with Student-t noise failed its gate; {tail}.",
+        }
+    gap = student["elpd"] - normal["elpd"]
+    gain, dse = float(gap.sum()), float(np.sqrt(len(gap) * gap.var()))
+    heavy = gain > max(CLOSE_ELPD, CLOSE_SE * dse)
+    words = (
+        f"Student-t noise predicts {'better' if gain > 0 else 'worse'} by {abs(gain):.1f} elpd (standard error "
+        f"{dse:.1f}); {tail}, {student['largest_p'].item():.2f} under Student-t noise"
+    )
+    return {
+        "chosen": "student" if heavy else "normal",
+        "student_minus_normal_elpd": gain,
+        "dse": dse,
+        "normal_largest_p": normal["largest_p"].item(),
+        "student_largest_p": student["largest_p"].item(),
+        "sentence": f"{words}: "
+        + (
+            "the residuals have heavy tails, and the structures were compared under normal noise all the same."
+            if heavy
+            else "normal noise stands."
+        ),
+    }
+
+
+LAUNCHES, LATENCY = "gpu, launches", "gpu, kernel latency"
+
+
+def _roles(rows: Sequence[Mapping[str, Any]], found: Mapping[str, Found]) -> dict[str, Any]:
+    """The column of launches read in both ways: the host's time per launch, or the GPU's latency per kernel."""
+    best = {}
+    for shared_by in (LAUNCHES, LATENCY):
+        own = [row for row in rows if row["shared_by"] == shared_by and row["elpd"] is not None]
+        own = [row for row in own if row["combine"] in ("added, H >= 0", "overlapped")]
+        if own:
+            best[shared_by] = own[0]
+    if len(best) < 2:
+        return {}
+    host, kernel = best[LAUNCHES], best[LATENCY]
+    gap = found[host["name"]]["elpd"] - found[kernel["name"]]["elpd"]
+    gain, dse = float(gap.sum()), float(np.sqrt(len(gap) * gap.var()))
+    latency = 1e3 * found[kernel["name"]]["constant_latency_ms"]
+    low, high = np.quantile(latency, [0.05, 0.95])
+    sides = {True: "a floor of the host that grows with launches", False: "a latency of every kernel inside T_gpu"}
+    verdict = (
+        f"the cells speak for {sides[gain > 0]}"
+        if abs(gain) > max(CLOSE_ELPD, CLOSE_SE * dse)
+        else "the cells cannot tell which of the two it is"
+    )
+    return {
+        "launches": host["name"],
+        "latency": kernel["name"],
+        "elpd_diff": gain,
+        "dse": dse,
+        "latency_us": {"mean": float(latency.mean()), "low_90": float(low), "high_90": float(high)},
+        "sentence": f"Time per launch may be the host's or the GPU's; only one is free at a time. {sides[True]} "
+        f"({host['name']}) against {sides[False]} ({kernel['name']}): {gain:+.1f} elpd (standard error {dse:.1f}): "
+        f"{verdict}. With the roles exchanged the latency comes out at {latency.mean():.1f} "
+        f"[{low:.1f}, {high:.1f}] us per kernel.",
+    }
+
+
+def _constants(
+    apart: Mapping[str, Found], found: Mapping[str, Found], chosen: str, reference: Array | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Constants under the cut and jointly, and the transfer tension, of every structure whose fits passed."""
+    constants, pulled = [], []
+    for name, cut in apart.items():
+        row: dict[str, Any] = {"structure": name, "statistic": None, "freedom": None, "p_chi2": None, "p": None}
+        if not cut["passed"]:
+            pulled.append(row | {"sentence": f"{name}: the fit to the anchor's cells failed its gate."})
+            continue
+        own, joint = (
+            {k.removeprefix("constant_"): v for k, v in one.items() if k.startswith("constant_")}
+            for one in (cut, found[name])
+        )
+        result = tension(own, joint) if own else None
+        for constant in own:
+            one: dict[str, Any] = {"structure": name, "constant": constant}
+            for treatment, draws in (("cut", own[constant]), ("joint", joint[constant])):
+                one |= {f"{treatment}_mean": float(draws.mean()), f"{treatment}_sd": float(draws.std())}
+            z = result.z[constant] if result is not None else np.nan
+            constants.append(one | {"z": None if np.isnan(z) else float(z)})
+        if result is None:
+            continue
+        p = None if np.isnan(result.p_chi2) else result.p_chi2
+        good = None if name != chosen or reference is None else reference[np.isfinite(reference)]
+        simulated = None if good is None or not len(good) else simulated_p(result.statistic, good.tolist())
+        row |= {"statistic": result.statistic, "freedom": result.freedom, "p_chi2": p, "p": simulated}
+        pulled.append(row | {"simulated": 0 if good is None else len(good), "sentence": _pull(name, row)})
+    return constants, pulled
+
+
+def _pull(name: str, row: Mapping[str, Any]) -> str:
+    if not row["freedom"]:
+        return f"{name}: the other models say nothing on the constants beyond the anchor's cells."
+    p, how = (row["p"], "simulated") if row["p"] is not None else (row["p_chi2"], "chi-squared, large samples")
+    verdict = "pull the constants away from" if p < 0.05 else "are compatible with"
+    return (
+        f"{name}: the other models {verdict} the constants of the anchor's cells (transfer tension "
+        f"{row['statistic']:.1f} on {row['freedom']} directions, p {p:.3f}, {how})."
+    )
+
+
+def _left_out(results: Mapping[str, Found], out: Any, cells: Cells) -> list[dict[str, Any]]:
+    base = [baseline_log_score(cells, mask) for _, _, mask in out]
+    return [
+        {
+            "structure": name,
+            "kind": kind,
+            "left_out": what,
+            "cells": int(mask.sum()),
+            "coverage_50": row[0],
+            "coverage_90": row[1],
+            "relative_width_90": row[2],
+            "log_score": row[3],
+            "baseline_log_score": base[i],
+            "passed": bool(row[4]),
+        }
+        for name, result in results.items()
+        for i, ((kind, what, mask), row) in enumerate(zip(out, result["folds"].tolist(), strict=True))
+    ]
+
+
+def _cut_floors(
+    results: Mapping[str, Found], found: Mapping[str, Found], cells: Cells, study: "Study"
+) -> list[dict[str, Any]]:
+    """Mean floor of each (model, SKU) but the anchor's under the cut and jointly, ms."""
+    theirs = cells.model != study.anchor
+    others = cells.where(theirs)
+    rows = []
+    for name, cut in results.items():
+        joint = {key: found[name][f"floor_{key}"][theirs] for key in ("mean", "sd")}
+        for model, gpu in dict.fromkeys(zip(others.model.tolist(), others.gpu.tolist(), strict=True)):
+            at = (others.model == model) & (others.gpu == gpu)
+            row: dict[str, Any] = {"structure": name, "model": model, "gpu": gpu}
+            for treatment, one in (("cut", cut), ("joint", joint)):
+                for key in ("mean", "sd"):
+                    value = float(one[key][at].mean())
+                    row[f"{treatment}_{key}_ms"] = value if np.isfinite(value) else None
+            rows.append(row | {"failed": str(cut["failed"])})
+    return rows
+
+
+def _notes(rows: Sequence[Mapping[str, Any]], cells: Cells) -> list[str]:
     notes = []
     if len(cells) < SMALL_SAMPLE:
         notes.append(
@@ -561,8 +562,6 @@ def _notes(rows: Sequence[Mapping[str, Any]], cells: Cells, measurements: "Measu
     failed = [row["name"] for row in rows if row["elpd"] is None]
     if failed:
         notes.append(f"Not compared, since the fit failed its gate: {'; '.join(failed)}.")
-    if np.isnan(measurements.repeat_spread()):
-        notes.append("No cell was measured twice: noise and what the structure leaves over cannot be told apart.")
     return notes
 
 
