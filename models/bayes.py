@@ -475,12 +475,13 @@ def _cell_floors(layout: _Layout, priors: Priors, guess: tuple[Any, Any], positi
         sums = pt.inc_subtensor(pt.zeros((n + n_known, 2))[code], pt.stack(guess, axis=1))[:n]
         data_variance = 1.0 / pt.maximum(sums[:, 0], 1e-6)
         basis, block = _contrasts(layout.measured, layout.known[0])
-        prior, data = variance[block], (basis**2).T @ data_variance
-        scale = pt.sqrt(prior * data / (prior + data))
-        start = centre[layout.measured[0]]
-        shrunk = prior / (prior + data) * (basis.T @ (sums[:, 1] * data_variance - start))
-        floors.append(start + basis @ (shrunk + scale * pm.Flat("z_floor", dims="contrast")))
-        log_jacobian += pt.log(scale).sum()
+        start, told = centre[layout.measured[0]], sums[:, 1] * data_variance
+        z = pm.Flat("z_floor", dims="contrast")
+        floor, log_scale = (_correlated if positive else _contrasted)(
+            basis, variance[block], start, told, data_variance, z
+        )
+        floors.append(floor)
+        log_jacobian += log_scale
     if n_known:
         floors.append(known)
     sampled = pt.concatenate(floors)
@@ -500,6 +501,30 @@ def _cell_floors(layout: _Layout, priors: Priors, guess: tuple[Any, Any], positi
     floor_ms = pt.exp(grid) if positive else grid
     pm.Deterministic("floor_ms", floor_ms if layout.dim is None else floor_ms.reshape((g, c)), dims=dims)
     return (pt.exp(sampled) if positive else sampled)[code]
+
+
+def _contrasted(basis: Array, prior: Any, start: Any, told: Any, data_variance: Any, z: Any) -> tuple[Any, Any]:
+    """Floors from `z`, one contrast at a time, and the log Jacobian; good where cells know all floors about alike.
+
+    `prior` [contrast]: variances around `start` [floor]; `told`, `data_variance` [floor]: what the cells say.
+    """
+    data = (basis**2).T @ data_variance
+    scale = pt.sqrt(prior * data / (prior + data))
+    shrunk = prior / (prior + data) * (basis.T @ (told - start))
+    return start + basis @ (shrunk + scale * z), pt.log(scale).sum()
+
+
+def _correlated(basis: Array, prior: Any, start: Any, told: Any, data_variance: Any, z: Any) -> tuple[Any, Any]:
+    """The same with all correlations: floors H >= 0 that T_gpu hides are known far less than others.
+
+    Floors are start + spread w, w ~ N(0, 1) a priori; what the cells say gives w the precision root root'.
+    """
+    spread = basis * pt.sqrt(prior)
+    weighed = spread.T / data_variance
+    root = pt.linalg.cholesky(pt.eye(basis.shape[1]) + weighed @ spread)
+    pull = pt.linalg.solve_triangular(root, weighed @ (told - start), lower=True)
+    w = pt.linalg.solve_triangular(root.T, pull + z, lower=False)
+    return start + spread @ w, (0.5 * pt.log(prior) - pt.log(pt.diagonal(root))).sum()
 
 
 def _fill(sampled: Any, at: NDArray[np.int64], layout: _Layout, sd_pair: Any) -> tuple[Any, Any]:

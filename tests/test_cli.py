@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
 
 
+UNSET = {"seed": None, "jobs": None, "dask": None}
+
+
 @dataclass
 class Spy:
     """Stands for one function that a command calls: remembers its arguments, returns or raises."""
@@ -104,6 +107,9 @@ def test_version(capsys):
         ["report", "--seed", "-1"],
         ["report", "--seed", "1.5"],
         ["report", "--se", "1"],
+        ["report", "--jobs", "0"],
+        ["report", "--dask"],
+        ["table", "--full"],
         ["reconstruct", "--jobs", "0"],
         ["reconstruct", "--per-index", "many"],
         ["test"],
@@ -122,7 +128,7 @@ def test_report_runs_the_default_study_into_reports(spies, capsys):
     assert spies.load.calls == [(("transfer-study",), {})]
     [(args, kwargs)] = spies.run.calls
     assert args == (spies.load.answer,)
-    assert kwargs == {"out": Path("reports/a-study"), "seed": None, "refit": False, "quiet": True}
+    assert kwargs == {"out": Path("reports/a-study"), "refit": False, "quiet": True, "full": False, **UNSET}
     assert capsys.readouterr().out == "all is well\n"
     assert list(Path().iterdir()) == []  # looking whether it can be written leaves nothing behind
 
@@ -130,7 +136,27 @@ def test_report_runs_the_default_study_into_reports(spies, capsys):
 def test_report_hands_on_its_options(spies):
     assert cli.main(["report", "my.toml", "--out", "here", "--seed", "7", "--refit", "--quiet"]) == 0
     assert spies.load.calls == [(("my.toml",), {})]
-    assert spies.run.calls[0][1] == {"out": Path("here"), "seed": 7, "refit": True, "quiet": True}
+    assert spies.run.calls[0][1] == {
+        "out": Path("here"),
+        "refit": True,
+        "quiet": True,
+        "full": False,
+        **UNSET,
+        "seed": 7,
+    }
+    assert cli.main(["report", "--full", "--dask", "tcp://10.0.0.1:8786", "--jobs", "3"]) == 0
+    given = {"full": True, "dask": "tcp://10.0.0.1:8786", "jobs": 3}
+    assert spies.run.calls[1][1] == spies.run.calls[0][1] | {"out": Path("reports/a-study"), "seed": None} | given | {
+        "refit": False
+    }
+
+
+def test_a_task_that_failed_is_one_line(spies, capsys):
+    from validate.runner import TaskError
+
+    spies.run.answer = TaskError("fit of a structure: out of memory")
+    assert cli.main(["report"]) == 3
+    assert capsys.readouterr() == ("", "rooffloor: fit of a structure: out of memory\n")
 
 
 def test_reconstruct_hands_on_what_is_given(spies):

@@ -191,7 +191,7 @@ def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
         return compete(
             seed=1,
             structures=structures,
-            indices=INDICES[2:3],
+            indices=INDICES[1:2],
             scales=("default",),
             gpus=("H200",),
             effort=effort,
@@ -207,6 +207,6 @@ def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
     competition.save(first, tmp_path)
     back = competition.load(tmp_path)
     pd.testing.assert_frame_equal(back.runs, first.runs, rtol=1e-6)
-    assert back.data["structures"][0]["structure"] == first.best
+    assert back.data["structures"][0]["name"] == first.best
     with pytest.raises(ValueError, match="constants per GPU"):
         compete(seed=1, indices=[Index(GRIDS[0], "median", ROOFS[0], DISCREPANCIES[0])])

@@ -153,6 +153,68 @@ def floors(model: str, *, imputed: bool) -> dict[str, Any]:
     }
 
 
+def which_floor(model: str, *, imputed: bool) -> dict[str, Any]:
+    """The record of a competition on published figures, or of a comparison on measured cells."""
+    answer = [f"The data support the floor of {model}."]
+    if imputed:
+        judged = {"log_ml": -40.1, "se": 0.2, "log_bf": 3.4, "log_bf_se": 0.3}
+        lost = dict.fromkeys(judged)
+        rows = [
+            {
+                "name": f"floor of {model}" if numbers is judged else "no floor",
+                "shared_by": model,
+                "combine": "added",
+                "log_ml": numbers["log_ml"],
+                "se": numbers["se"],
+                "per_gpu": [{"gpu": gpu, **numbers, "ended_at": 1.31} for gpu in ("H100", "A100-40GB")],
+                "per_scale": [{"scale": scale, **numbers} for scale in ("default", "floors halved")],
+                "verdict": "not determined" if numbers is judged else "less likely",
+                "verdict_against_best": "the same" if numbers is judged else "less likely",
+            }
+            for numbers in (judged, lost)
+        ]
+        moved = {"figure": f"raw_mape {model} H100", "gpu": "H100", "first": rows[0]["name"], "second": "no floor"}
+        numbers = {"log_bf": 3.4, "log_bf_without": None, "change": -1.2, "se": 0.4}
+        return {
+            "data": "published aggregates",
+            "run": True,
+            "answer": answer,
+            "notes": [f"Out of reach: {model}."],
+            "reference": "another",
+            "best": rows[0]["name"],
+            "structures": rows,
+            "influence": [moved | numbers],
+            "readings": [{"grid": "5 x 3", "reading": "median", "discrepancy": "narrow", **judged}],
+            "scales": ["default", "floors halved"],
+        }
+    row = {"name": f"floor of {model}", "parameters": 3, "elpd": 12.3456, "elpd_diff": 0.0, "dse": 0.0, "weight": 0.8}
+    return {
+        "data": MEASURED,
+        "run": True,
+        "answer": answer,
+        "structures": [
+            row | {"gate": "passed"},
+            row | {"name": "no floor", **dict.fromkeys(("elpd", "elpd_diff", "dse", "weight")), "gate": "R-hat 1.2"},
+        ],
+        "chosen": row["name"],
+        "overlap": {
+            "structure": row["name"],
+            "q": {"mean": 0.41, "sd": 0.1, "low_90": 0.0, "high_90": 0.61},
+            "p": {"median": 2.4, "low_90": 1.6, "high_90": None},
+            "identified": False,
+            "misfit": 0.001,
+            "informative_share": 0.4321,
+        },
+        "left_out": [],
+        "leftover": [{"trend": "log batch", "slope": 0.01, "low_90": -0.2, "high_90": 0.22}],
+        "likelihood": {},
+        "warnings": [f"A warning on {model}."],
+        "cells": 45,
+        "roles": [f"The launches of {model} are on the floor's side."],
+        "constants": [{"structure": row["name"], "constant": "eta_bw", "gpu": "H100", "joint": 0.7712, "cut": 0.7654}],
+    }
+
+
 def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]:
     """A report's dict as validate/report.py builds it: of the published study, or of a measured file."""
     label = IMPUTED if imputed else MEASURED
@@ -220,6 +282,7 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
         "summary": [f"H1 is supported for {model}."],
         "table": table(model, imputed=imputed),
         "floors": floors(model, imputed=imputed),
+        "which_floor": which_floor(model, imputed=imputed),
         "hypotheses": hypotheses(model),
         "breakdown": [
             {"model": m, "gpu": "H100", "group": g, "step": estimate(9.0, "ms", "mean step"), "parts": parts}
@@ -636,6 +699,10 @@ REQUIRED = (
     "floors by_model 0",
     "floors self_floors 0",
     "floors self_floors 0 reading",
+    "which_floor structures 0",
+    "which_floor structures 0 per_gpu 0",
+    "which_floor structures 0 per_scale 0",
+    "which_floor influence 0",
     "hypotheses",
     "hypotheses H1",
     "hypotheses H1 families 0 difference",
@@ -662,7 +729,7 @@ def test_schema_refuses_a_report_without_a_required_key(where: str) -> None:
     whole = json.loads(json_dumps(sample()))
     path = tuple(int(part) if part.isdecimal() else part for part in where.split())
     record = holder(whole, (*path, ""))
-    missing = set(record) - {"on H100", "concordant", "below_peak"}  # not every report has these
+    missing = set(record) - {"on H100", "concordant", "below_peak", "ended_at"}  # not every report has these
     record.clear()
     said = {e.message for e in faults(whole) if e.validator == "required" and tuple(e.absolute_path) == path}
     assert said == {f"{key!r} is a required property" for key in missing}
@@ -690,6 +757,10 @@ def test_schema_refuses_nan_anywhere() -> None:
         (("table", 0, "raw", "expected", "intervals", "90"), [1, None]),
         (("table", 0, "raw", "expected", "value"), "8.4"),
         (("table", 0, "cells"), 0),
+        (("which_floor", "answer"), []),
+        (("which_floor", "structures", 0, "verdict"), "maybe"),
+        (("which_floor", "structures", 0, "log_ml"), "out of reach"),
+        (("which_floor", "data"), MEASURED),
         (("hypotheses", "H1", "verdict"), "maybe"),
         (("hypotheses", "H1", "families"), []),
         (("hypotheses", "H3", "per_sku", 0, "slope", "mcse"), "small"),

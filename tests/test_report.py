@@ -32,7 +32,8 @@ def test_every_file_is_there(twice: tuple[report.ReportResult, Path, Path]) -> N
     wanted = {"report.html", "report.md", "report.json", "run.json", "posterior.nc"}
     assert wanted <= {p.name for p in one.iterdir()}
     figures = {p.stem for p in (one / "figures").glob("*.png")}
-    assert figures == {"table", "floors", "measured_predicted", "breakdown", "context", "verdicts"}
+    drawn = {"table", "floors", "measured_predicted", "breakdown", "context", "verdicts"}
+    assert figures == (drawn | {"competition"} if result.data["which_floor"]["run"] else drawn)
     assert {p.stem for p in (one / "figures").glob("*.svg")} == figures
     assert all(path.exists() for path in result.paths.values())
     assert str(one) in result.summary

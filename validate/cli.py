@@ -64,9 +64,21 @@ def _report(options: argparse.Namespace) -> int:
     from validate import files
 
     files.check_writable(folder)
-    from validate import report
+    from validate import report, runner
 
-    result = report.run(study, out=folder, seed=options.seed, refit=options.refit, quiet=_quiet(options))
+    try:
+        result = report.run(
+            study,
+            out=folder,
+            seed=options.seed,
+            refit=options.refit,
+            full=options.full,
+            jobs=options.jobs,
+            dask=options.dask,
+            quiet=_quiet(options),
+        )
+    except runner.TaskError as error:
+        return _say(error, GATE_FAILED)
     _print(result.data if options.json else result.summary)
     return DONE
 
@@ -182,6 +194,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_study(report)
     report.add_argument("--out", type=Path, metavar="DIR", help="where the report goes (default: reports/STUDY)")
     report.add_argument("--refit", action="store_true", help="recompute every fit, use no cached posterior")
+    report.add_argument(
+        "--full", action="store_true", help="measured cells: also the refits without each model, GPU, pair (long)"
+    )
+    report.add_argument("--jobs", type=_positive, metavar="N", help="fits at a time")
+    report.add_argument("--dask", metavar="ADDRESS", help="compare structures on the Dask cluster with this scheduler")
 
     _add_study(command("table", _table, "print the two-number table: MAPE without and with the anchor's floor"))
 

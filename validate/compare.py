@@ -40,6 +40,8 @@ CLOSE_ELPD = 4.0
 CLOSE_SE = 2.0
 """A structure predicts about as well as the best within so much elpd or so many standard errors of the difference."""
 SMALL_SAMPLE = 100
+FOLDS = 10
+"""Refits without some cells that one worker makes with one compiled model."""
 Q_PRIOR_SD = Q_MAX / np.sqrt(12.0)
 
 
@@ -54,6 +56,8 @@ def candidates(classes: Mapping[str, str]) -> tuple[FloorStructure, ...]:
     if len(classes) > 1:
         several += [FloorStructure("gpu, kernel latency", combine) for combine in ("added, H >= 0", "overlapped")]
         several.append(FloorStructure("gpu, model", "added"))
+    if {"moe"} < set(classes.values()):  # a loop over experts that waits for each adds its host time by construction
+        several.append(FloorStructure("gpu, class", "overlapped", (("moe", "added, H >= 0"),)))
     return (FloorStructure("none"), *several)
 
 
@@ -208,16 +212,22 @@ def compare(
     seed = study.seed if seed is None else seed
     competing = tuple(structures or candidates(classes))
 
-    def each(
-        function: Any, some: Sequence[FloorStructure], desc: str, likelihood: str = "normal", folds: Any = ()
-    ) -> dict[str, Found]:
-        """`function` of the task of every structure, by name."""
-        tasks = [Task(cells, work, classes, s, likelihood, seed, study.anchor, folds) for s in some]
-        keys = [f"{function.__name__} {study.hash} {seed} {s!r} {likelihood} {FIT!r} {len(cells)}" for s in some]
-        found = run(function, tasks, keys=keys, desc=desc, jobs=jobs, dask=dask, folder=folder, progress=not quiet)
-        return dict(zip(map(str, some), found, strict=True))
+    def task(structure: FloorStructure, likelihood: str = "normal", folds: Any = ()) -> Task:
+        return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds)
 
-    found = each(contenders.score, competing, "structures")
+    def each(function: Any, tasks: Sequence[Task], desc: str) -> Sequence[Found]:
+        def key(one: Task) -> str:
+            left_out = [name for _, name, _ in one.folds]
+            what = f"{function.__name__} {one.structure!r} {one.likelihood} {left_out}"
+            return f"{what} {study.hash} {study.anchor} {seed} {FIT!r} {len(cells)}"
+
+        keys = [key(one) for one in tasks]
+        return run(function, tasks, keys=keys, desc=desc, jobs=jobs, dask=dask, folder=folder, progress=not quiet)
+
+    def by_name(function: Any, some: Sequence[FloorStructure], desc: str) -> dict[str, Found]:
+        return dict(zip(map(str, some), each(function, [task(s) for s in some], desc), strict=True))
+
+    found = by_name(contenders.score, competing, "structures")
     rows = _rows(competing, found, cells, classes)
     if rows[0]["elpd"] is None:
         raise GateError(f"no floor structure's fit passed its gate ({rows[0]['name']}: {rows[0]['gate']})")
@@ -226,19 +236,22 @@ def compare(
     shown = tuple(dict.fromkeys([best, *(s for s in competing if s == STUDY)]))
     has_cut = study.anchor in cells.models and len(cells.models) > 1
     passed = [s for s in competing if found[str(s)]["passed"]]
-    apart = each(contenders.upstream, passed if refits else shown, "cut") if has_cut else {}
+    apart = by_name(contenders.upstream, passed if refits else shown, "cut") if has_cut else {}
     student: Found | None = None
     reference: Array | None = None
     left_out: list[dict[str, Any]] = []
     under_cut: list[dict[str, Any]] = []
     if refits:
-        student = each(contenders.score, [best], "Student-t noise", "student")[chosen]
+        student = each(contenders.score, [task(best, "student")], "Student-t noise")[0]
         out = folds(cells)
-        left_out = _left_out(each(contenders.leave_out, shown, "left out", folds=out), out, cells)
+        some = [task(s, folds=out[k : k + FOLDS]) for s in shown for k in range(0, len(out), FOLDS)]
+        left_out = _left_out(some, each(contenders.leave_out, some, "left out"), cells)
         if has_cut:
-            reference = each(contenders.tension_reference, [best], "tension under the model")[chosen]["statistic"]
+            reference = each(contenders.tension_reference, [task(best)], "tension under the model")[0]["statistic"]
             floored = [s for s in shown if s.sharing is not None]
-            under_cut = _cut_floors(each(contenders.cut_floors, floored, "floors under the cut"), found, cells, study)
+            under_cut = _cut_floors(
+                by_name(contenders.cut_floors, floored, "floors under the cut"), found, cells, study
+            )
     constants, pulled = _constants(apart, found, chosen, reference)
     overlap = _overlap(rows, {str(s): s for s in competing}, found)
     sensitivity = json.loads(str(found[chosen]["sensitivity"]))
@@ -460,7 +473,8 @@ def _roles(rows: Sequence[Mapping[str, Any]], found: Mapping[str, Found]) -> dic
         "elpd_diff": gain,
         "dse": dse,
         "latency_us": {"mean": float(latency.mean()), "low_90": float(low), "high_90": float(high)},
-        "sentence": f"Time per launch may be the host's or the GPU's; only one is free at a time. {sides[True]} "
+        "sentence": f"Time per launch may be the host's or the GPU's; only one is free at a time, the other held at "
+        f"zero. {sides[True]} "
         f"({host['name']}) against {sides[False]} ({kernel['name']}): {gain:+.1f} elpd (standard error {dse:.1f}): "
         f"{verdict}. With the roles exchanged the latency comes out at {latency.mean():.1f} "
         f"[{low:.1f}, {high:.1f}] us per kernel.",
@@ -509,11 +523,10 @@ def _pull(name: str, row: Mapping[str, Any]) -> str:
     )
 
 
-def _left_out(results: Mapping[str, Found], out: Any, cells: Cells) -> list[dict[str, Any]]:
-    base = [baseline_log_score(cells, mask) for _, _, mask in out]
+def _left_out(tasks: Sequence[Task], results: Sequence[Found], cells: Cells) -> list[dict[str, Any]]:
     return [
         {
-            "structure": name,
+            "structure": str(task.structure),
             "kind": kind,
             "left_out": what,
             "cells": int(mask.sum()),
@@ -521,11 +534,11 @@ def _left_out(results: Mapping[str, Found], out: Any, cells: Cells) -> list[dict
             "coverage_90": row[1],
             "relative_width_90": row[2],
             "log_score": row[3],
-            "baseline_log_score": base[i],
+            "baseline_log_score": baseline_log_score(cells, mask),
             "passed": bool(row[4]),
         }
-        for name, result in results.items()
-        for i, ((kind, what, mask), row) in enumerate(zip(out, result["folds"].tolist(), strict=True))
+        for task, result in zip(tasks, results, strict=True)
+        for (kind, what, mask), row in zip(task.folds, result["folds"].tolist(), strict=True)
     ]
 
 

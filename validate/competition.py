@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ type Array = NDArray[np.float64]
 
 REFERENCE = PER_MODEL
 """What the study assumes at its richest: added, signed, one per (GPU, model)."""
+PLAIN = FloorStructure("gpu", "added")
+"""What the study's transfer claim assumes: added, signed, one per GPU for all models."""
 
 STRUCTURES = (
     FloorStructure("none"),
@@ -49,14 +52,15 @@ SCALES: Mapping[str, tuple[float, float]] = {
 """Factors on the prior scales of floors and leftovers (`Prior.scaled`)."""
 
 INDICES = tuple(
-    Index(GRIDS[k % 2], reading, ROOF, DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE_READINGS[:3])
+    Index(GRIDS[k % 2], reading, ROOF, DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE_READINGS[:2])
 )
-"""Three of the 24 feasible ways to read the study, grids and discrepancy priors taking turns."""
+"""Two of the 24 feasible ways to read the study, grids and discrepancy priors taking turns."""
 
 SIDE = np.log(3.0)
 """A Bayes factor within 1/3 to 3 takes no side."""
 
-KEYS = ["structure", "grid", "reading", "discrepancy", "gpu", "scale", "left_out"]
+INDEX = ["grid", "reading", "discrepancy"]
+KEYS = ["structure", *INDEX, "gpu", "scale", "left_out"]
 
 
 @dataclass(frozen=True)
@@ -108,17 +112,60 @@ class Competition:
         """
         import pandas as pd
 
-        kept = self.runs[(self.runs["scale"] == scale) & (self.runs["left_out"] == "")]
+        kept = self._whole[self._whole["scale"] == scale]
         rows = []
-        for structure, own in kept.groupby("structure", sort=False):
-            own = own.sort_values(["grid", "reading", "discrepancy", "gpu"])
-            gpus = sorted(own["gpu"].unique())
-            logs, errors = (own[name].to_numpy().reshape(-1, len(gpus)) for name in ("log_ml", "se"))
-            log_ml, se = averaged(logs.sum(1), (errors**2).sum(1))
+        for structure in kept["structure"].unique():
+            log_ml, se = averaged_study(*self.logs(structure, scale))
             row: dict[str, Any] = {"structure": structure, "log_ml": log_ml, "se": se}
-            row |= {f"log_ml_{gpu}": averaged(logs[:, k], errors[:, k] ** 2)[0] for k, gpu in enumerate(gpus)}
+            row |= {f"log_ml_{gpu}": averaged_study(*self.logs(structure, scale, gpu))[0] for gpu in self.gpus}
             rows.append(row)
         return pd.DataFrame(rows).sort_values("log_ml", ascending=False, ignore_index=True, kind="stable")
+
+    @cached_property
+    def _whole(self) -> "pd.DataFrame":
+        """The runs that condition on all figures."""
+        return self.runs[self.runs["left_out"] == ""]
+
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs, in the order of the study."""
+        found = self._whole["gpu"].unique().tolist()
+        return sorted(found, key=lambda gpu: SKUS.index(gpu) if gpu in SKUS else len(SKUS))
+
+    @property
+    def scales(self) -> list[str]:
+        """The prior scales that were run, "default" first."""
+        return sorted(self._whole["scale"].unique().tolist(), key=lambda scale: scale != "default")
+
+    def logs(self, structure: str, scale: str = "default", gpu: str = "", reading: str = "") -> tuple[Array, Array]:
+        """Log marginal likelihoods and standard errors of one structure, each of shape (index, gpu)."""
+        own = self._by_structure.get((structure, scale))
+        if own is None:
+            return np.empty((0, 1)), np.empty((0, 1))
+        kept = [own["gpu"] == gpu] if gpu else []
+        kept += [own["reading"] == reading] if reading else []
+        at = np.logical_and.reduce(kept) if kept else np.ones(len(own["gpu"]), dtype=bool)
+        width = max(len(np.unique(own["gpu"][at])), 1)
+        return own["log_ml"][at].reshape(-1, width), own["se"][at].reshape(-1, width)
+
+    @cached_property
+    def _by_structure(self) -> dict[tuple[str, str], dict[str, NDArray[Any]]]:
+        """Columns of the runs of each (structure, prior scale), sorted by index and GPU."""
+        names = ("gpu", "reading", "log_ml", "se")
+        ordered = self._whole.sort_values([*INDEX, "gpu"])
+        return {
+            (str(structure), str(scale)): {name: own[name].to_numpy() for name in names}
+            for (structure, scale), own in ordered.groupby(["structure", "scale"], sort=False)
+        }
+
+    def log_bf(
+        self, first: str, second: str, scale: str = "default", gpu: str = "", reading: str = ""
+    ) -> tuple[float, float]:
+        """Log Bayes factor of two structures and its standard error (`log_bayes_factor`); NaN where one was not run."""
+        own, other = (self.logs(structure, scale, gpu, reading) for structure in (first, second))
+        if own[0].shape != other[0].shape or not own[0].size:
+            return float("nan"), float("nan")
+        return log_bayes_factor(*own, *other)
 
     @property
     def best(self) -> str:
@@ -129,20 +176,18 @@ class Competition:
         """Log Bayes factors of every structure against another, one column per prior scale, and the verdict."""
         import pandas as pd
 
-        order = self.scores()["structure"]
+        order = self.scores()["structure"].tolist()
         table = pd.DataFrame({"structure": order})
-        sides: list[list[int]] = [[] for _ in order]
-        for scale in self.runs["scale"].unique():
-            scores = self.scores(scale).set_index("structure")
-            log_ml, se = (scores[name].reindex(order).to_numpy() for name in ("log_ml", "se"))
-            at = list(order).index(other)
-            gain = log_ml - log_ml[at]
-            error = np.nan_to_num(np.sqrt(se**2 + se[at] ** 2))
-            table[f"log_bf, {scale}"] = gain
-            for own, centre, width in zip(sides, gain, error, strict=True):
-                own += [side_of(centre - 2.0 * width), side_of(centre + 2.0 * width)]
-        table["verdict"] = ["the same" if s == other else verdict(own) for s, own in zip(order, sides, strict=True)]
+        for scale in self.scales:
+            table[f"log_bf, {scale}"] = [self.log_bf(one, other, scale)[0] for one in order]
+        table["verdict"] = [self.verdict(one, other) for one in order]
         return table
+
+    def verdict(self, first: str, second: str) -> str:
+        """Whether the figures are more likely under the first structure than under the second, over prior scales."""
+        if first == second:
+            return "the same"
+        return verdict([side for scale in self.scales for side in sides_of(*self.log_bf(first, second, scale))])
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per structure, best first: scores, log Bayes factors against `REFERENCE` and the best, verdicts."""
@@ -165,37 +210,79 @@ class Competition:
 
         columns = ["figure", "gpu", "first", "second", "log_bf", "log_bf_without", "change", "se"]
         swept = self.runs[self.runs["left_out"] != ""]
-        whole = self.runs[(self.runs["left_out"] == "") & (self.runs["scale"] == "default")]
-        where = ["structure", "grid", "reading", "discrepancy", "gpu"]
-        both = swept.merge(whole, on=where, suffixes=("_without", ""))
+        whole = self._whole[self._whole["scale"] == "default"]
+        both = swept.merge(whole, on=["structure", *INDEX, "gpu"], suffixes=("_without", ""))
         rows = []
         for (figure, gpu), pair in both.groupby(["left_out_without", "gpu"], sort=False):
-            log_bf, without = (float(pair[name].iloc[0] - pair[name].iloc[1]) for name in ("log_ml", "log_ml_without"))
+            with np.errstate(invalid="ignore"):  # out of reach against out of reach
+                log_bf, without = (float(np.subtract(*pair[name])) for name in ("log_ml", "log_ml_without"))
+                change = float(np.subtract(log_bf, without))
             se = float(np.sqrt((pair[["se", "se_without"]].to_numpy() ** 2).sum()))
-            rows.append([figure, gpu, *pair["structure"], log_bf, without, log_bf - without, se])
+            rows.append([figure, gpu, *pair["structure"], log_bf, without, change, se])
         found = pd.DataFrame(rows, columns=columns)
         order = found["change"].abs().sort_values(ascending=False, kind="stable").index
         return found.loc[order].reset_index(drop=True)
 
     @property
+    def answer(self) -> list[str]:
+        """Which structure the published figures support, in sentences."""
+        from validate import whichfloor
+
+        return whichfloor.answer(self)
+
+    @property
     def data(self) -> dict[str, Any]:
-        """The tables as records: structures, influence, and the indices and scales behind them."""
-        whole = self.runs[self.runs["left_out"] == ""]
+        """Everything as JSON can hold it; None is out of reach (a likelihood) or without meaning (all else)."""
+        reference, best, scores = str(REFERENCE), self.best, self.scores().to_dict("records")
+
+        shared = {str(f): (f.shared_by, f.combine if f.sharing is not None else "none") for f in STRUCTURES}
+
+        def judged(one: str, **given: str) -> dict[str, float | None]:
+            log_ml, error = averaged_study(*self.logs(one, **given))
+            log_bf, log_bf_error = self.log_bf(one, reference, **given)
+            numbers = {"log_ml": log_ml, "se": error, "log_bf": log_bf, "log_bf_se": log_bf_error}
+            return {name: finite(value) for name, value in numbers.items()}
+
+        rows = [
+            {
+                "name": row["structure"],
+                "shared_by": shared.get(row["structure"], (row["structure"], ""))[0],
+                "combine": shared.get(row["structure"], (row["structure"], ""))[1],
+                "log_ml": finite(row["log_ml"]),
+                "se": finite(row["se"]),
+                "per_gpu": [
+                    {"gpu": gpu, **judged(row["structure"], gpu=gpu), "ended_at": self.ended_at(row["structure"], gpu)}
+                    for gpu in self.gpus
+                ],
+                "per_scale": [{"scale": scale, **judged(row["structure"], scale=scale)} for scale in self.scales],
+                "verdict": self.verdict(row["structure"], reference),
+                "verdict_against_best": self.verdict(row["structure"], best),
+            }
+            for row in scores
+        ]
+        moved = self.influence().to_dict(orient="records")
         return {
-            "reference": str(REFERENCE),
-            "best": self.best,
-            "structures": self.to_frame().to_dict(orient="records"),
-            "influence": self.influence().to_dict(orient="records"),
-            "indices": whole[["grid", "reading", "discrepancy"]].drop_duplicates().to_dict(orient="records"),
-            "scales": whole["scale"].unique().tolist(),
+            "reference": reference,
+            "best": best,
+            "structures": rows,
+            "influence": [{k: finite(v) if isinstance(v, float) else v for k, v in row.items()} for row in moved],
+            "readings": [{**index, **judged(best, reading=index["reading"])} for index in self.indices()],
+            "scales": self.scales,
         }
 
+    def indices(self, scale: str = "default") -> list[dict[str, str]]:
+        """Grid, reading and discrepancy prior of each index that was run under a prior scale."""
+        own = self._whole[self._whole["scale"] == scale]
+        return [dict(zip(INDEX, row, strict=True)) for row in own[INDEX].drop_duplicates().to_numpy().tolist()]
+
+    def ended_at(self, structure: str, gpu: str = "") -> float:
+        """Width, in roundings, at which the worst ladder of a structure ended under the default prior; 1 at best."""
+        own = self._whole[(self._whole["structure"] == structure) & (self._whole["scale"] == "default")]
+        return float((own[own["gpu"] == gpu] if gpu else own)["width"].max())
+
     def __repr__(self) -> str:
-        table = self.to_frame()
-        indices = self.runs[["grid", "reading", "discrepancy"]].drop_duplicates()
-        lines = [
-            f"Competition({len(table)} floor structures on the published figures, {len(indices)} readings of the study)"
-        ]
+        table, count = self.to_frame(), len(self.indices())
+        lines = [f"Competition({len(table)} floor structures on the published figures, {count} readings of the study)"]
         for row in table.to_dict("records"):
             lines.append(
                 f"{row['structure']}: log marginal likelihood {row['log_ml']:.1f} ± {row['se']:.1f}; against "
@@ -222,9 +309,45 @@ def averaged(log_ml: Array, variance: Array) -> tuple[float, float]:
     return float(total - np.log(len(log_ml))), float(np.sqrt((share[share > 0] ** 2 * variance[share > 0]).sum()))
 
 
+def averaged_study(log_ml: Array, se: Array) -> tuple[float, float]:
+    """`averaged` for independent GPUs, whose logs add up; both of shape (index, gpu)."""
+    return averaged(log_ml.sum(1), (se**2).sum(1))
+
+
+def log_bayes_factor(first: Array, first_se: Array, second: Array, second_se: Array) -> tuple[float, float]:
+    """Difference of the averages of two structures and its standard error, all of shape (index, gpu).
+
+    A run that both share (`Task.canonical`) has one error, not two. Infinite where one is out of reach, NaN where
+    both are.
+    """
+    totals = [logsumexp(log.sum(1)) for log in (first, second)]
+    if not np.isfinite(totals).all():
+        with np.errstate(invalid="ignore"):
+            return float(np.subtract(*totals)), float("nan")
+    shares = [np.exp(log.sum(1) - total)[:, None] for log, total in zip((first, second), totals, strict=True)]
+    a, b = (np.where(w > 0, w * e, 0.0) for w, e in zip(shares, (first_se, second_se), strict=True))
+    shared = (first == second) & (first_se == second_se)
+    variance = np.where(shared, (a - b) ** 2, a**2 + b**2).sum()
+    return float(totals[0] - totals[1]), float(np.sqrt(variance))
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON can hold it."""
+    return float(value) if np.isfinite(value) else None
+
+
 def side_of(log_bf: float) -> int:
     """1 for a Bayes factor above 3, -1 below 1/3, 0 between."""
     return int(log_bf > SIDE) - int(log_bf < -SIDE)
+
+
+def sides_of(log_bf: float, se: float) -> tuple[int, ...]:
+    """Sides of both ends of two standard errors; any side where the factor or its error is not known."""
+    if np.isinf(log_bf):
+        return (side_of(log_bf),)
+    if np.isnan(log_bf) or np.isnan(se):
+        return -1, 1
+    return side_of(log_bf - 2.0 * se), side_of(log_bf + 2.0 * se)
 
 
 def verdict(sides: Sequence[int]) -> str:
@@ -295,7 +418,7 @@ def compete(
 
 def _likeliest(result: Competition, structure: str, indices: Sequence[Index]) -> Index:
     own = result.runs[(result.runs["structure"] == structure) & (result.runs["scale"] == "default")]
-    total = own.groupby(["grid", "reading", "discrepancy"])["log_ml"].sum()
+    total = own.groupby(INDEX)["log_ml"].sum()
     return max(indices, key=lambda i: float(total[(i.grid.name, i.reading, i.discrepancy.name)]))
 
 

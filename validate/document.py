@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
+from validate import whichfloor
 from validate.blocks import (
     Block,
     Cell,
@@ -52,6 +53,7 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
         _two_numbers(data, image("table")),
         _aggregates(data["aggregates"]),
         _floors(data["floors"], image("floors")),
+        whichfloor.section(data["which_floor"], image),
         Section("Measured against predicted", image("measured_predicted")),
         _breakdown(data["breakdown"], image("breakdown")),
         _hypotheses(data, image("verdicts")),
@@ -99,6 +101,19 @@ FIGURES = {
         "What a mean step is made of, in ms: weights, KV cache, other kernels, floor and what is left over. Bars are "
         "posterior means, negative parts hatched to the left of zero; whiskers at the step (diamond) and at the end "
         "of the floor are 90 % credible intervals; those of all parts are in the table.",
+    ),
+    "competition": (
+        "Log Bayes factor of every floor structure against the study's own, a marker for each prior scale",
+        "How much more probable the published figures are under each floor structure than under the study's own: log "
+        "Bayes factors under each prior scale. Bars are two standard errors of the computation to both sides, no "
+        "credible intervals; within the grey band (Bayes factor 1/3 to 3) no side is taken; an arrow at the edge is a "
+        "structure that stayed out of reach of the figures. Aggregates alone: no imputed grid was fitted.",
+    ),
+    "structures": (
+        "Predictive score of every floor structure below the best one",
+        "Floor structures on the same cells: elpd (log score of unseen cells) below the best. Bars are two standard "
+        "errors of the difference to both sides, no credible intervals; the square is the structure that is chosen, "
+        "the simplest that predicts about as well as the best.",
     ),
     "verdicts": (
         "Probability of transfer within the class as a curve over the margin, one panel for each family",

@@ -8,6 +8,7 @@ the query-head limb.
 
 import hashlib
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from models.sampling import Compiled, Fit
+    from validate.compare import Comparison
     from validate.measurements import Measurements
     from validate.study import Study
 
@@ -75,6 +77,8 @@ class Evidence:
         What posterior.nc holds.
     structure, treatment : str
         Of the primary treatment, in words.
+    comparison : Comparison or None
+        Floor structures side by side on measured cells, where they were compared.
     """
 
     study: "Study"
@@ -90,10 +94,19 @@ class Evidence:
     structure: str
     treatment: str
     warnings: Sequence[str] = field(default_factory=tuple)
+    comparison: "Comparison | None" = None
 
 
 def gather(
-    study: "Study", *, seed: int | None = None, refit: bool = False, quiet: bool = True, primary_only: bool = False
+    study: "Study",
+    *,
+    seed: int | None = None,
+    refit: bool = False,
+    quiet: bool = True,
+    primary_only: bool = False,
+    full: bool = False,
+    jobs: int | None = None,
+    dask: str | None = None,
 ) -> Evidence:
     """Fit (or read from the cache) what a study needs.
 
@@ -102,7 +115,12 @@ def gather(
     refit : bool
         Fit every imputation anew instead of reading cached posteriors.
     primary_only : bool
-        Leave the side-by-side treatments and the check of the cache out.
+        Leave the side-by-side treatments, the check of the cache and the comparison of floor structures out.
+    full : bool
+        Measured cells: refit without each model, GPU and pair in that comparison.
+    jobs, dask
+        Where that comparison's fits run (`validate.runner.run`); `jobs` also says how many imputations are fitted at
+        a time (default: 2).
 
     Raises
     ------
@@ -116,10 +134,28 @@ def gather(
     seed = study.seed if seed is None else seed
     try:
         if study.data.format == "published":
-            return _imputed(study, seed, refit, quiet, primary_only)
-        return _measured(study, seed, quiet, primary_only)
+            return _imputed(study, seed, refit, quiet, primary_only, jobs or 2)
+        evidence = _measured(study, seed, quiet, primary_only)
+        if primary_only:
+            return evidence
+        _tell(quiet, "floor structures" + (" and refits without each model, GPU and pair" if full else ""))
+        return replace(evidence, comparison=_compared(study, evidence, seed, quiet, full, jobs, dask))
     except GateFailure as error:
         raise GateError(str(error)) from error
+
+
+def _compared(
+    study: "Study", evidence: Evidence, seed: int, quiet: bool, full: bool, jobs: int | None, dask: str | None
+) -> "Comparison":
+    from validate.compare import compare
+
+    return compare(study, evidence.measurements, seed=seed, refits=full, jobs=jobs, dask=dask, quiet=quiet)
+
+
+def _tell(quiet: bool, what: str) -> None:
+    """Say on the terminal what is being fitted."""
+    if not quiet:
+        print(f"rooffloor: fitting {what}", file=sys.stderr)
 
 
 def parts_of(work: Work, efficiency: Efficiency, gpu_ms: Array) -> tuple[dict[str, Array], Array]:
@@ -179,7 +215,7 @@ class _Imputed:
         )
 
 
-def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: bool) -> Evidence:
+def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: bool, jobs: int) -> Evidence:
     folder = study.data.path.parent
     result = load_reconstruction(folder)
     grids = _Imputed.of(result.cells)
@@ -192,13 +228,13 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
         if not refit:
             notes.append("No cached posteriors match the imputed grids: every imputation was fitted anew.")
         compiled = _compile(grids, classes, PER_MODEL)
-        stored = _fit_all(compiled, grids, quiet)
+        stored = _fit_all(compiled, grids, quiet, jobs)
     failed = np.flatnonzero(~stored["passed"])
     if len(failed) > MAX_FAILED * len(grids.weight):
         raise GateError(f"{len(failed)} of {len(grids.weight)} fits to imputed grids failed their gate")
     recomputed = None
     if not primary_only and compiled is None:
-        recomputed = _recompute(_compile(grids, classes, PER_MODEL), grids, stored, seed, quiet)
+        recomputed = _recompute(_compile(grids, classes, PER_MODEL), grids, stored, seed, quiet, jobs)
     good = np.flatnonzero(stored["passed"])
     main = good[grids.weight[good] > 0]
     draws = _imputed_draws(study, grids, classes, stored, main)
@@ -289,16 +325,18 @@ def _compile(grids: _Imputed, classes: Mapping[str, str], structure: FloorStruct
     return compile_model(build_model(grids.cells, None, classes, structure, "fixed", gpu_ms=grids.T[0]))
 
 
-def _fit_some(compiled: "Compiled", grids: _Imputed, which: Sequence[int], first_seed: int, quiet: bool) -> list[Any]:
+def _fit_some(
+    compiled: "Compiled", grids: _Imputed, which: Sequence[int], first_seed: int, quiet: bool, jobs: int
+) -> list[Any]:
     from models.sampling import fit_many
 
     data = [{"measured_ms": grids.y[i], "gpu_ms": grids.T[i]} for i in which]
     seeds = [first_seed + int(i) for i in which]
-    return fit_many(compiled, data, seeds, keep=KEEP, progress=not quiet, **FIT)
+    return fit_many(compiled, data, seeds, keep=KEEP, jobs=jobs, progress=not quiet, **FIT)
 
 
-def _fit_all(compiled: "Compiled", grids: _Imputed, quiet: bool) -> dict[str, Any]:
-    fits = _fit_some(compiled, grids, range(len(grids.weight)), 1_000, quiet)
+def _fit_all(compiled: "Compiled", grids: _Imputed, quiet: bool, jobs: int = 2) -> dict[str, Any]:
+    fits = _fit_some(compiled, grids, range(len(grids.weight)), 1_000, quiet, jobs)
 
     def stack(name: str) -> NDArray[np.float32]:
         return np.stack([f.draws[name] for f in fits]).astype(np.float32)
@@ -320,12 +358,12 @@ def _fit_all(compiled: "Compiled", grids: _Imputed, quiet: bool) -> dict[str, An
 
 
 def _recompute(
-    compiled: "Compiled", grids: _Imputed, stored: Mapping[str, Any], seed: int, quiet: bool
+    compiled: "Compiled", grids: _Imputed, stored: Mapping[str, Any], seed: int, quiet: bool, jobs: int
 ) -> dict[str, Any]:
     """Refit some imputations and compare the posterior means of all floors with the cached ones, in MCSE."""
     rng = np.random.default_rng(seed)
     which = np.sort(rng.choice(len(grids.weight), size=min(RECOMPUTED, len(grids.weight)), replace=False))
-    fits = _fit_some(compiled, grids, which.tolist(), 1_000_000 + 1_000 * (seed % 1_000_000), quiet)
+    fits = _fit_some(compiled, grids, which.tolist(), 1_000_000 + 1_000 * (seed % 1_000_000), quiet, jobs)
     fresh = np.stack([f.draws["floor_ms"] for f in fits])
     cached = stored["floor_model"][which].astype(float)
     error = np.sqrt((fresh.var(1) + cached.var(1)) / KEEP)
@@ -539,6 +577,7 @@ class _Measured:
         from models.bayes import build_model
         from models.sampling import compile_model, fit_gated
 
+        _tell(self.quiet, f"{_variant(query, 'joint')}, {structure}")
         model = build_model(self.cells, self.work, self.classes, structure, "free", query_heads=query)
         fit = fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
         return fit, _fit_row(f"{_variant(query, 'joint')}, {structure}", fit)
@@ -549,6 +588,7 @@ class _Measured:
         from models.bayes import cut_models
         from models.sampling import compile_model, cut, fit_gated
 
+        _tell(self.quiet, f"{_variant(query, 'cut')}, {PER_MODEL}")
         stages = cut_models(self.cells, self.work, self.classes, PER_MODEL, self.study.anchor, query_heads=query)
         upstream = fit_gated(compile_model(stages.upstream), seed=self.seed, progress=not self.quiet)
         if self._downstream is None:  # given the constants as data, the same model for every roof

@@ -664,6 +664,7 @@ def structures(comparison: Any, *, ax: Axes | None = None) -> Axes:
         ax.plot(gap, y, "s" if chosen else "o", color=colour, ms=7)
     ax.axvline(0.0, color=_GREY, lw=0.8, ls=":")
     ax.set_yticks(place, [f"{row['name']} ({row['parameters']})" for row in rows])
+    ax.set_ylim(-0.6, len(rows) - 0.4)
     ax.set_xlabel(
         "elpd below the best structure (log score of unseen cells); bars: two standard errors of the difference"
     )
@@ -672,4 +673,48 @@ def structures(comparison: Any, *, ax: Axes | None = None) -> Axes:
         "square: chosen",
         loc="left",
     )
+    return ax
+
+
+@rc_context(_STYLE)
+def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
+    """Log Bayes factor of every floor structure against the reference, with two standard errors, per prior scale.
+
+    Parameters
+    ----------
+    which : mapping
+        The report's `which_floor` of published aggregates (`Competition.data` will do).
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+    """
+    rows, scales = which["structures"], which["scales"]
+    (ax,), own = _panels(ax, 1, height=1.2 + 0.075 * len(rows) * max(len(scales), 4))
+    _rows(ax, [row["name"] for row in rows])
+    known = [one["log_bf"] for row in rows for one in row["per_scale"] if one["log_bf"] is not None]
+    if max(map(abs, known), default=0.0) > 40.0:
+        ax.set_xscale("symlog", linthresh=10.0)
+    ax.axvspan(-np.log(3.0), np.log(3.0), color="0.9", zorder=0)
+    ax.axvline(0.0, color=_GREY, lw=0.8, zorder=0)
+    shifts = np.linspace(-0.3, 0.3, len(scales)) if len(scales) > 1 else np.zeros(1)
+    for at, row in enumerate(rows):
+        for k, (one, shift) in enumerate(zip(row["per_scale"], shifts, strict=True)):
+            colour, marker = _COLOURS[k % len(_COLOURS)], _MARKERS[k % len(_MARKERS)]
+            if one["log_bf"] is not None:
+                reach = 2.0 * (one["log_bf_se"] or 0.0)
+                ax.plot([one["log_bf"] - reach, one["log_bf"] + reach], 2 * [at + shift], color=colour, lw=1.3)
+                ax.plot(one["log_bf"], at + shift, marker, color=colour, ms=4.5)
+            elif one["log_ml"] is None:
+                ax.plot(0.008, at + shift, "<", color=colour, ms=4.5, transform=ax.get_yaxis_transform())
+    ax.set_xlabel(f"log Bayes factor against: {which['reference']} (right: the figures are more probable)")
+    handles = [
+        Line2D([], [], color=_COLOURS[k % len(_COLOURS)], marker=_MARKERS[k % len(_MARKERS)], lw=1.3, label=scale)
+        for k, scale in enumerate(scales)
+    ]
+    handles.append(Line2D([], [], color=_GREY, marker="<", ls="none", label="out of reach"))
+    how = "Bars: two standard errors. Grey band: Bayes factor 1/3 to 3."
+    _legend([ax], own, [*handles, Patch(fc="0.9", label="takes no side")], how, columns=4)
+    _heading([ax], own, "Which floor? Structures on the published figures", "published aggregates")
     return ax

@@ -15,7 +15,7 @@ from models.gpus import GpuSpec
 from models.kernels import Experts
 from models.roofline import bytes_floor_ms
 from models.shapes import ModelShapes
-from validate import __version__, files, sections
+from validate import __version__, files, sections, whichfloor
 from validate.breakdown import breakdown
 from validate.draws import IMPUTED, Draws
 from validate.figures import PublishedFigures
@@ -53,7 +53,15 @@ class TableResult:
 
 
 def run(
-    study: "Study", out: str | Path | None = None, *, seed: int | None = None, refit: bool = False, quiet: bool = True
+    study: "Study",
+    out: str | Path | None = None,
+    *,
+    seed: int | None = None,
+    refit: bool = False,
+    full: bool = False,
+    jobs: int | None = None,
+    dask: str | None = None,
+    quiet: bool = True,
 ) -> ReportResult:
     """Fit, judge, draw and write; nothing is left half-written.
 
@@ -63,6 +71,10 @@ def run(
         Default: reports/<study>.
     refit : bool
         Fit every imputed grid anew instead of reading cached posteriors.
+    full : bool
+        Measured cells: also refit floor structures without each model, GPU and pair.
+    jobs, dask
+        Where many fits run: see `validate.fitting.gather`.
 
     Raises
     ------
@@ -72,7 +84,7 @@ def run(
 
     started = time.time()
     target = Path(out) if out is not None else Path("reports") / study.name
-    evidence = gather(study, seed=seed, refit=refit, quiet=quiet)
+    evidence = gather(study, seed=seed, refit=refit, quiet=quiet, full=full, jobs=jobs, dask=dask)
     data = assemble(evidence, seed=study.seed if seed is None else seed)
     drawn = figures(evidence, data)
     with files.folder(target) as folder:
@@ -121,6 +133,7 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
         if f.quantity in ("small_batch_step", "long_context_rise")
     }
     kept = evidence.without_flagged
+    which = _which_floor(evidence)
     return {
         "schema_version": SCHEMA_VERSION,
         "status": {"label": draws.label, "sentences": _status(evidence)},
@@ -136,9 +149,13 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
             "structure": evidence.structure,
             "constants": evidence.treatment,
         },
-        "summary": [line for name, test in tests.items() for line in _headline(name, test)],
+        "summary": [
+            *(line for name, test in tests.items() for line in _headline(name, test)),
+            *([f"Which floor? {which['answer'][0]}"] if which["run"] else []),
+        ],
         "table": sections.two_numbers(draws, published, offsets, seed),
         "floors": sections.floors(draws, published, offsets),
+        "which_floor": which,
         "hypotheses": tests,
         "breakdown": breakdown(draws),
         "structural": structural(draws, shapes, gpus, small),
@@ -166,6 +183,13 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
         },
         "provenance": _provenance(evidence, seed),
     }
+
+
+def _which_floor(evidence: Evidence) -> dict[str, Any]:
+    """Which floor structure the published figures, or the measured cells, support."""
+    if evidence.reconstruction is not None:
+        return whichfloor.published(evidence.study.data.path.parent)
+    return whichfloor.of_comparison(evidence.comparison, evidence.draws.label)
 
 
 def _least_over_bytes(
@@ -425,4 +449,9 @@ def figures(evidence: Evidence, data: Mapping[str, Any]) -> "dict[str, Figure]":
             0
         ],
     }
+    which = data["which_floor"]
+    if which["run"] and which["data"] == whichfloor.AGGREGATES:
+        drawn["competition"] = plots.competition(which)
+    if evidence.comparison is not None:
+        drawn["structures"] = plots.structures(evidence.comparison)
     return {key: axes.figure for key, axes in drawn.items()}
