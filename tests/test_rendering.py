@@ -283,6 +283,15 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
         "table": table(model, imputed=imputed),
         "floors": floors(model, imputed=imputed),
         "which_floor": which_floor(model, imputed=imputed),
+        "sensitivity": [
+            {
+                "quantity": f"floor of {model} less the anchor's on H100",
+                "prior": 0.08,
+                "likelihood": 0.2,
+                "components": {"floors": 0.08, "noise": 0.01},
+                "diagnosis": "prior-data conflict",
+            }
+        ],
         "hypotheses": hypotheses(model),
         "breakdown": [
             {"model": m, "gpu": "H100", "group": g, "step": estimate(9.0, "ms", "mean step"), "parts": parts}

@@ -5,7 +5,18 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from validate.sensitivity import CONFLICT, MIN_DRAWS, NONE, THRESHOLD, WEAK, diagnosis_of, power_scaling, warnings_of
+from validate.sensitivity import (
+    CONFLICT,
+    MIN_DRAWS,
+    NONE,
+    THRESHOLD,
+    WEAK,
+    averaged,
+    diagnosis_of,
+    floors_against_anchor,
+    power_scaling,
+    warnings_of,
+)
 
 SHAPE = (4, 1000)
 
@@ -119,3 +130,25 @@ def test_warnings_group_quantities_by_what_moves_them() -> None:
     assert weak.startswith("strong prior or weak likelihood: eta_tc (sensitivity 0.20 to the prior, most to its part")
     assert "justify the priors of 'constants'" in weak
     assert warnings_of(rows[3:]) == []
+
+
+def test_posteriors_are_averaged_and_diagnosed_anew() -> None:
+    def table(prior: float) -> list[dict[str, object]]:
+        one = {"quantity": "x", "prior": prior, "likelihood": 0.2, "components": {"floors": prior}, "diagnosis": "-"}
+        return [one]
+
+    (row,) = averaged([table(0.02), table(0.10)])
+    assert row["prior"] == pytest.approx(0.06)
+    assert row["components"] == {"floors": pytest.approx(0.06)}
+    assert row["diagnosis"] == "prior-data conflict"
+
+
+def test_floors_are_those_of_the_measured_pairs() -> None:
+    floors = xr.DataArray(
+        np.arange(8.0).reshape(1, 2, 2, 2),
+        dims=("chain", "draw", "gpu", "model"),
+        coords={"gpu": ["H100", "A100"], "model": ["anchor", "other"]},
+    )
+    found = floors_against_anchor(floors, "anchor", [("anchor", "H100"), ("other", "H100"), ("other", "H100")])
+    assert list(found) == ["floor of anchor on H100", "floor of other less the anchor's on H100"]
+    np.testing.assert_array_equal(found["floor of other less the anchor's on H100"], [[1.0, 1.0]])

@@ -52,9 +52,13 @@ SCALES: Mapping[str, tuple[float, float]] = {
 """Factors on the prior scales of floors and leftovers (`Prior.scaled`)."""
 
 INDICES = tuple(
-    Index(GRIDS[k % 2], reading, ROOF, DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE_READINGS[:2])
+    Index(GRIDS[k % 2], reading, ROOF, DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE_READINGS[:1])
 )
-"""Two of the 24 feasible ways to read the study, grids and discrepancy priors taking turns."""
+"""One of the 24 feasible ways to read the study: a second one doubles hours of computing."""
+
+EFFORT = Effort(chains=40, levels=40)
+LIGHT = dataclasses.replace(EFFORT, repeats=2)
+"""For the other prior scales and for the sweep."""
 
 SIDE = np.log(3.0)
 """A Bayes factor within 1/3 to 3 takes no side."""
@@ -187,7 +191,8 @@ class Competition:
         """Whether the figures are more likely under the first structure than under the second, over prior scales."""
         if first == second:
             return "the same"
-        return verdict([side for scale in self.scales for side in sides_of(*self.log_bf(first, second, scale))])
+        run = [scale for scale in self.scales if all(self.logs(one, scale)[0].size for one in (first, second))]
+        return verdict([side for scale in run for side in sides_of(*self.log_bf(first, second, scale))])
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per structure, best first: scores, log Bayes factors against `REFERENCE` and the best, verdicts."""
@@ -366,9 +371,10 @@ def compete(
     seed: int,
     structures: Sequence[FloorStructure] = STRUCTURES,
     indices: Sequence[Index] = INDICES,
-    scales: Sequence[str] = tuple(SCALES),
+    scales: Sequence[str] = ("default", "floors halved", "floors doubled"),
     gpus: tuple[str, ...] = SKUS,
-    effort: Effort | None = None,
+    effort: Effort = EFFORT,
+    light: Effort = LIGHT,
     sweep: bool = True,
     jobs: int = 2,
     progress: bool = False,
@@ -383,10 +389,13 @@ def compete(
     indices : sequence of Index
         With constants per GPU: the GPUs are independent problems only there.
     scales : sequence of str
-        Keys of `SCALES`, "default" among them; the others are run under the first index alone.
+        Keys of `SCALES`, "default" among them; the others are run under the first index alone, and only for structures
+        that reach the figures under the default prior.
+    effort, light : Effort
+        Under the default prior; under the other scales and in the sweep.
     sweep : bool
         Leave out each figure in turn, for the best structure against `REFERENCE` (the runner-up where that is the
-        best) under the index that is likeliest for the best.
+        best) under the index that is likeliest for the best, on the GPUs whose figures tell the two apart.
     folder : Path, optional
         Where finished runs are kept, so that an interrupted competition resumes.
     """
@@ -395,25 +404,28 @@ def compete(
     if not all(index.roof.per_gpu for index in indices):
         raise ValueError("the GPUs compete separately: every index needs a roof with constants per GPU")
     intervals = {n: i for n, i in targets(figures or PublishedFigures.load()).items() if not n.endswith("pooled")}
-    effort = effort or Effort()
-    pairs = [(s, i) for s in scales for i in (indices if s == "default" else indices[:1])]
-    tasks = [Task(f, i, g, s) for s, i in pairs for f in structures for g in gpus]
-    result = Competition(pd.DataFrame(_run(tasks, intervals, seed, effort, jobs, progress, folder)))
-    if not sweep or len(structures) < 2:
-        return result
-    ranked = list(result.scores()["structure"])
-    rival = str(REFERENCE) if str(REFERENCE) in ranked[1:] else ranked[1]
-    pair = [next(f for f in structures if str(f) == name) for name in (ranked[0], rival)]
-    index = _likeliest(result, ranked[0], indices)
-    left_out = [
-        Task(floor, index, gpu, left_out=name)
-        for gpu in gpus
-        for name in row_names((gpu,))
-        if name in intervals and name not in BOUNDS
-        for floor in pair
-    ]
-    rows = _run(left_out, intervals, seed, effort, jobs, progress, folder)
-    return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True))
+    plain = [Task(f, i, g) for i in indices for f in structures for g in gpus]
+    result = Competition(pd.DataFrame(_run(plain, intervals, seed, effort, jobs, progress, folder)))
+    scores = result.scores().set_index("structure")
+    reached = [f for f in structures if np.isfinite(scores["log_ml"][str(f)])]
+    others = [Task(f, indices[0], g, s) for s in scales if s != "default" for f in reached for g in gpus]
+    rows = _run(others, intervals, seed, light, jobs, progress, folder)
+    ranked = [str(name) for name in scores.index]
+    if sweep and len(reached) > 1:
+        rival = str(REFERENCE) if str(REFERENCE) in ranked[1:] else ranked[1]
+        pair = [f for name in (ranked[0], rival) for f in structures if str(f) == name]
+        gap = {g: abs(scores[f"log_ml_{g}"][ranked[0]] - scores[f"log_ml_{g}"][rival]) for g in gpus}
+        index = _likeliest(result, ranked[0], indices)
+        left_out = [
+            Task(floor, index, gpu, left_out=name)
+            for gpu in gpus
+            if not gap[gpu] <= SIDE
+            for name in row_names((gpu,))
+            if name in intervals and name not in BOUNDS
+            for floor in pair
+        ]
+        rows = rows + _run(left_out, intervals, seed, light, jobs, progress, folder)
+    return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
 
 
 def _likeliest(result: Competition, structure: str, indices: Sequence[Index]) -> Index:

@@ -62,6 +62,7 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
         _reconstruction(data["reconstruction"]),
         _cells(data),
         _diagnostics(data["diagnostics"]),
+        _sensitivity(data),
         Section("Assumptions", items(data["assumptions"])),
         Section("Warnings", items(data["warnings"])),
         Section("Further figures", tuple(i for key in figures if key not in FIGURES for i in image(key))),
@@ -618,6 +619,23 @@ def _diagnostics(diagnostics: Record) -> Section:
     others = {k: v for k, v in diagnostics.items() if k != "fits" and v is not None}
     blocks += key_values(others, "Further diagnostics")
     return Section("Diagnostics", tuple(blocks))
+
+
+def _sensitivity(data: Record) -> Section:
+    rows = data["sensitivity"]
+    if not rows:
+        return Section("Prior sensitivity", ())
+    given = (
+        " given T_gpu, averaged over some imputed grids; the priors under which the grids were imputed are not scaled"
+        if data["status"]["label"] == IMPUTED
+        else " under joint constants, floors per (GPU, model)"
+    )
+    said = (
+        "Prior and likelihood are raised to powers near 1 (power-scaling); a sensitivity is the distance that the "
+        f"posterior of a quantity moves per doubling of the power,{given}. From 0.05 on, a move of about a quarter of "
+        "a posterior sd, it counts: of the prior alone, the prior decides; of both, they may pull apart."
+    )
+    return Section("Prior sensitivity", (Text(said), *records("Power-scaling sensitivity", [flat(r) for r in rows])))
 
 
 def _settings(study: Record) -> tuple[Block, ...]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from models.sampling import Compiled, Fit
+    from models.sampling import Compiled, Fit, SmallFit
     from validate.compare import Comparison
     from validate.measurements import Measurements
     from validate.study import Study
@@ -45,6 +45,8 @@ KEEP = 40
 """Draws kept of each imputation's posterior."""
 RECOMPUTED = 20
 """Imputations that a report refits as a check of the cache."""
+POWER_SCALED = 8
+"""Of them, those whose prior and likelihood are power-scaled."""
 MAX_FAILED = 0.02
 """Share of imputations whose fit may fail its gate; they are listed and left out."""
 FIT: dict[str, Any] = {"draws": 1200, "tune": 600, "chains": 4}
@@ -79,6 +81,8 @@ class Evidence:
         Of the primary treatment, in words.
     comparison : Comparison or None
         Floor structures side by side on measured cells, where they were compared.
+    sensitivity : list of dict
+        Power-scaling of prior and likelihood for the floors and constants behind the hypotheses.
     """
 
     study: "Study"
@@ -95,6 +99,7 @@ class Evidence:
     treatment: str
     warnings: Sequence[str] = field(default_factory=tuple)
     comparison: "Comparison | None" = None
+    sensitivity: Sequence[dict[str, Any]] = ()
 
 
 def gather(
@@ -232,9 +237,12 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
     failed = np.flatnonzero(~stored["passed"])
     if len(failed) > MAX_FAILED * len(grids.weight):
         raise GateError(f"{len(failed)} of {len(grids.weight)} fits to imputed grids failed their gate")
-    recomputed = None
+    recomputed, scaled = None, []
     if not primary_only and compiled is None:
-        recomputed = _recompute(_compile(grids, classes, PER_MODEL), grids, stored, seed, quiet, jobs)
+        compiled = _compile(grids, classes, PER_MODEL)
+        which, fits = _refitted(compiled, grids, seed, quiet, jobs)
+        recomputed = _compared_with_cache(which, fits, stored)
+        scaled = _power_scaled(compiled, grids, classes, study.anchor, which, fits)
     good = np.flatnonzero(stored["passed"])
     main = good[grids.weight[good] > 0]
     draws = _imputed_draws(study, grids, classes, stored, main)
@@ -275,6 +283,7 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
         "three constants and a launch latency per GPU; floors per (GPU, model), added, signed",
         "the study's own, latent in each imputation",
         tuple(notes),
+        sensitivity=scaled,
     )
 
 
@@ -326,13 +335,19 @@ def _compile(grids: _Imputed, classes: Mapping[str, str], structure: FloorStruct
 
 
 def _fit_some(
-    compiled: "Compiled", grids: _Imputed, which: Sequence[int], first_seed: int, quiet: bool, jobs: int
-) -> list[Any]:
+    compiled: "Compiled",
+    grids: _Imputed,
+    which: Sequence[int],
+    first_seed: int,
+    quiet: bool,
+    jobs: int,
+    keep: int = KEEP,
+) -> "list[SmallFit]":
     from models.sampling import fit_many
 
     data = [{"measured_ms": grids.y[i], "gpu_ms": grids.T[i]} for i in which]
     seeds = [first_seed + int(i) for i in which]
-    return fit_many(compiled, data, seeds, keep=KEEP, jobs=jobs, progress=not quiet, **FIT)
+    return fit_many(compiled, data, seeds, keep=keep, jobs=jobs, progress=not quiet, **FIT)
 
 
 def _fit_all(compiled: "Compiled", grids: _Imputed, quiet: bool, jobs: int = 2) -> dict[str, Any]:
@@ -357,14 +372,21 @@ def _fit_all(compiled: "Compiled", grids: _Imputed, quiet: bool, jobs: int = 2) 
     }
 
 
-def _recompute(
-    compiled: "Compiled", grids: _Imputed, stored: Mapping[str, Any], seed: int, quiet: bool, jobs: int
-) -> dict[str, Any]:
-    """Refit some imputations and compare the posterior means of all floors with the cached ones, in MCSE."""
+def _refitted(
+    compiled: "Compiled", grids: _Imputed, seed: int, quiet: bool, jobs: int
+) -> tuple[NDArray[np.int64], "list[SmallFit]"]:
+    """Some imputations, at random, and fresh fits of them."""
     rng = np.random.default_rng(seed)
     which = np.sort(rng.choice(len(grids.weight), size=min(RECOMPUTED, len(grids.weight)), replace=False))
-    fits = _fit_some(compiled, grids, which.tolist(), 1_000_000 + 1_000 * (seed % 1_000_000), quiet, jobs)
-    fresh = np.stack([f.draws["floor_ms"] for f in fits])
+    first_seed = 1_000_000 + 1_000 * (seed % 1_000_000)
+    return which, _fit_some(compiled, grids, which.tolist(), first_seed, quiet, jobs, keep=25 * KEEP)
+
+
+def _compared_with_cache(
+    which: NDArray[np.int64], fits: "Sequence[SmallFit]", stored: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Posterior means of all floors of fresh fits against the cached ones, in MCSE."""
+    fresh = np.stack([f.draws["floor_ms"][::25] for f in fits])
     cached = stored["floor_model"][which].astype(float)
     error = np.sqrt((fresh.var(1) + cached.var(1)) / KEEP)
     z = np.abs(fresh.mean(1) - cached.mean(1)) / np.maximum(error, 1e-9)
@@ -375,6 +397,39 @@ def _recompute(
         "share_within_2_mcse": float((z <= 2).mean()),
         "largest_z": float(z.max()),
     }
+
+
+def _power_scaled(
+    compiled: "Compiled",
+    grids: _Imputed,
+    classes: Mapping[str, str],
+    anchor: str,
+    which: NDArray[np.int64],
+    fits: "Sequence[SmallFit]",
+) -> list[dict[str, Any]]:
+    """Sensitivity of the floors to prior and likelihood given T_gpu, averaged over some imputations."""
+    import xarray as xr
+
+    from models.bayes import step_distribution
+    from models.prior import log_prior
+    from validate.sensitivity import averaged, floors_against_anchor, power_scaling
+
+    coords = {dim: compiled.coords[dim] for dim in ("gpu", "model", "noisy_model")}
+    pairs = list(zip(grids.cells.model.tolist(), grids.cells.gpu.tolist(), strict=True))
+    tables = []
+    for i, fit in list(zip(which.tolist(), fits, strict=True))[:POWER_SCALED]:
+        variables = {n: (("chain", "draw", *compiled.dims.get(n, ())), v[None]) for n, v in fit.draws.items()}
+        posterior = xr.Dataset(variables, coords=coords)
+        rng = np.random.default_rng(i)
+        steps = step_distribution(posterior, grids.cells, classes, PER_MODEL, rng, gpu_ms=grids.T[i])
+        tables.append(
+            power_scaling(
+                floors_against_anchor(posterior["floor_ms"], anchor, pairs),
+                log_prior(posterior, PER_MODEL),
+                steps.log_density(grids.y[i])[None],
+            )
+        )
+    return averaged(tables)
 
 
 def _imputed_draws(
@@ -528,6 +583,7 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
         name.split(",")[0],
         "cut: constants from the anchor's cells alone" if treatment == "cut" else "joint: constants from all cells",
         tuple(str(w) for w in measurements.provenance.get("warnings", ())),
+        sensitivity=fitted.sensitivity,
     )
 
 
@@ -546,6 +602,8 @@ class _Measured:
     def __init__(self, study: "Study", measurements: "Measurements", seed: int, quiet: bool):
         self.study, self.seed, self.quiet = study, seed, quiet
         self._downstream: Compiled | None = None
+        self.sensitivity: list[dict[str, Any]] = []
+        """Of the joint treatment under the roof that was fitted first."""
         self.cells, self.label = measurements.cells(), _label(measurements)
         self.classes = {m: study.class_of(m) for m in self.cells.models}
         self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
@@ -568,6 +626,7 @@ class _Measured:
             draws = self._draws(posterior, gpus, models, class_floors, "anchor_", unit)
         else:
             fit, row = self._joint(query, PER_MODEL)
+            self.sensitivity = self.sensitivity or self._power_scaled(fit.posterior)
             posterior, gpus, models = _arrays(fit.posterior)
             tree = fit.datatree
             draws = self._draws(posterior, gpus, models, class_floors, None)
@@ -581,6 +640,26 @@ class _Measured:
         model = build_model(self.cells, self.work, self.classes, structure, "free", query_heads=query)
         fit = fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
         return fit, _fit_row(f"{_variant(query, 'joint')}, {structure}", fit)
+
+    def _power_scaled(self, posterior: "xr.Dataset") -> list[dict[str, Any]]:
+        from models.bayes import step_distribution
+        from models.prior import log_prior
+        from models.roofline import CONSTANTS
+        from validate.sensitivity import floors_against_anchor, power_scaling
+
+        cells = self.cells
+        assert cells.step_ms is not None
+        quantities = {
+            name if name.startswith("eta_") else f"log {name}": values if name.startswith("eta_") else np.log(values)
+            for name, values in ((n, posterior[n].to_numpy()) for n in CONSTANTS if n in posterior)
+        }
+        pairs = zip(cells.model.tolist(), cells.gpu.tolist(), strict=True)
+        quantities |= floors_against_anchor(posterior["floor_ms"], self.study.anchor, pairs)
+        rng = np.random.default_rng(self.seed)
+        steps = step_distribution(posterior, cells, self.classes, PER_MODEL, rng, work=self.work)
+        shape = (posterior.sizes["chain"], posterior.sizes["draw"], len(cells))
+        log = steps.log_density(cells.step_ms).reshape(shape)
+        return power_scaling(quantities, log_prior(posterior, PER_MODEL), log)
 
     def _cut(
         self, query: bool

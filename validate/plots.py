@@ -693,8 +693,8 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     rows, scales = which["structures"], which["scales"]
     (ax,), own = _panels(ax, 1, height=1.2 + 0.075 * len(rows) * max(len(scales), 4))
     _rows(ax, [row["name"] for row in rows])
-    known = [one["log_bf"] for row in rows for one in row["per_scale"] if one["log_bf"] is not None]
-    if max(map(abs, known), default=0.0) > 40.0:
+    gains = [one["log_bf"] for row in rows for one in row["per_scale"] if one["log_bf"] is not None]
+    if max(map(abs, gains), default=0.0) > 40.0:
         ax.set_xscale("symlog", linthresh=10.0)
     ax.axvspan(-np.log(3.0), np.log(3.0), color="0.9", zorder=0)
     ax.axvline(0.0, color=_GREY, lw=0.8, zorder=0)
@@ -705,7 +705,8 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
             if one["log_bf"] is not None:
                 reach = 2.0 * (one["log_bf_se"] or 0.0)
                 ax.plot([one["log_bf"] - reach, one["log_bf"] + reach], 2 * [at + shift], color=colour, lw=1.3)
-                ax.plot(one["log_bf"], at + shift, marker, color=colour, ms=4.5)
+                known = one["log_bf_se"] is not None
+                ax.plot(one["log_bf"], at + shift, marker, color=colour, mfc=colour if known else "white", ms=4.5)
             elif one["log_ml"] is None:
                 ax.plot(0.008, at + shift, "<", color=colour, ms=4.5, transform=ax.get_yaxis_transform())
     ax.set_xlabel(f"log Bayes factor against: {which['reference']} (right: the figures are more probable)")
@@ -714,7 +715,7 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
         for k, scale in enumerate(scales)
     ]
     handles.append(Line2D([], [], color=_GREY, marker="<", ls="none", label="out of reach"))
-    how = "Bars: two standard errors. Grey band: Bayes factor 1/3 to 3."
+    how = "Bars: two standard errors; hollow: unknown error. Grey band: Bayes factor 1/3 to 3."
     _legend([ax], own, [*handles, Patch(fc="0.9", label="takes no side")], how, columns=4)
     _heading([ax], own, "Which floor? Structures on the published figures", "published aggregates")
     return ax

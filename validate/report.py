@@ -21,6 +21,7 @@ from validate.draws import IMPUTED, Draws
 from validate.figures import PublishedFigures
 from validate.fitting import Evidence, gather
 from validate.hypotheses import TESTS
+from validate.sensitivity import warnings_of
 from validate.structural import structural
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
             "table": sections.two_numbers(kept, None, None, seed),
             "hypotheses": {name: test(kept, study.margins).data for name, test in TESTS.items()},
         },
+        "sensitivity": list(evidence.sensitivity),
         "assumptions": _assumptions(evidence),
         "warnings": _warnings(evidence),
         "diagnostics": {
@@ -331,7 +333,7 @@ def _assumptions(evidence: Evidence) -> list[str]:
 
 
 def _warnings(evidence: Evidence) -> list[str]:
-    found = [str(w) for w in evidence.warnings]
+    found = [*(str(w) for w in evidence.warnings), *warnings_of(list(evidence.sensitivity))]
     gpus = len(evidence.draws.cells.gpus)
     if gpus < 5:
         found.append(

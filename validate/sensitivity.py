@@ -8,7 +8,7 @@ draws), and more where the quantity has a long tail (then take its logarithm). T
 hierarchy, so that sensitivity to it grows with the number of floors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,42 @@ def power_scaling(
         }
         for name in names
     ]
+
+
+def averaged(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Rows of `power_scaling` for the same quantities in several posteriors, averaged, and diagnosed anew."""
+    rows = []
+    for same in zip(*tables, strict=True):
+        prior, likelihood = (float(np.mean([row[name] for row in same])) for name in ("prior", "likelihood"))
+        components = {c: float(np.mean([row["components"][c] for row in same])) for c in same[0]["components"]}
+        rows.append(
+            {
+                "quantity": same[0]["quantity"],
+                "prior": prior,
+                "likelihood": likelihood,
+                "components": components,
+                "diagnosis": diagnosis_of(prior, likelihood),
+            }
+        )
+    return rows
+
+
+def floors_against_anchor(floor_ms: "xr.DataArray", anchor: str, pairs: Iterable[tuple[str, str]]) -> dict[str, Array]:
+    """The floors that the hypotheses are about, by name: the anchor's, and of other models less the anchor's.
+
+    Parameters
+    ----------
+    floor_ms : DataArray (chain, draw, gpu, model)
+    pairs : (model, GPU) that were measured
+    """
+    found = {}
+    for model, gpu in dict.fromkeys(pairs):
+        own = floor_ms.sel(gpu=gpu, model=model).to_numpy()
+        if model == anchor:
+            found[f"floor of {model} on {gpu}"] = own
+        else:
+            found[f"floor of {model} less the anchor's on {gpu}"] = own - floor_ms.sel(gpu=gpu, model=anchor).to_numpy()
+    return found
 
 
 def diagnosis_of(prior: float, likelihood: float) -> str:
