@@ -16,7 +16,8 @@ Names in the posterior, with their dims:
 - ``latency_ms``: latency per kernel inside T_gpu, where the structure frees it.
 - ``noise_relative`` (noisy_model) (σ) with its hierarchy over models ``noise_level``, ``noise_spread`` and
   ``noise_own``; ``noise_ms`` (s); ``student_nu`` (Student-t only).
-- ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured): what the sampler moves in place of ``floor_ms``.
+- ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured), ``z_noise`` (noise_contrast), ``z_noise_mean`` and
+  ``z_noise_level``: what the sampler moves in place of ``floor_ms`` and of the hierarchy of the noise.
 
 Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
 ``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, ``anchor_floor_ms``, ``anchor_q``
@@ -274,15 +275,30 @@ def build_model(
 
 
 def _noise_by_model(cells: Cells, priors: Priors) -> Any:
-    """σ of each cell: one per model, drawn towards a common level; registers ``noise_relative`` (noisy_model)."""
+    """σ of each cell: one per model, drawn towards a common level; registers ``noise_relative`` (noisy_model).
+
+    log σ[model] = level + spread own[model]. Cells fix σ of their model and not the level: a far level with all `own`
+    on one side fits as well. So the sampler moves the mean and the contrasts of log σ, and the level given them.
+    """
     model = pm.modelcontext(None)
     model.add_coord("noisy_model", list(cells.models))
     code = pm.Data("noisy_model_code", cells.model_code, dims="cell")
     median, sd = priors.noise_relative
-    level = pm.Normal("noise_level", mu=np.log(median), sigma=sd)
     spread = pm.HalfNormal("noise_spread", sigma=priors.noise_spread)
-    own = pm.Normal("noise_own", dims="noisy_model")
-    relative = pm.Deterministic("noise_relative", pt.exp(level + spread * own), dims="noisy_model")
+    n = len(cells.models)
+    z_level = pm.Normal("z_noise_level")
+    z_mean = pm.Normal("z_noise_mean")
+    if n > 1:
+        model.add_coord("noise_contrast", np.arange(n - 1))
+        basis = np.linalg.svd(np.eye(n) - 1.0 / n)[0][:, : n - 1]
+        off = pt.dot(basis, pm.Normal("z_noise", dims="noise_contrast"))
+    else:
+        off = pt.zeros(1)
+    total = pt.sqrt(sd**2 + spread**2 / n)
+    mean = np.log(median) + total * z_mean
+    level = pm.Deterministic("noise_level", np.log(median) + sd / total * (sd * z_mean + spread / np.sqrt(n) * z_level))
+    pm.Deterministic("noise_own", (mean - level) / spread + off, dims="noisy_model")
+    relative = pm.Deterministic("noise_relative", pt.exp(mean + spread * off), dims="noisy_model")
     return relative[code]
 
 

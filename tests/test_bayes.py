@@ -91,7 +91,10 @@ def test_density_is_that_of_the_plain_hierarchy(
     floor = model.compile_fn(floors, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
     logp = model.compile_logp(mode="FAST_COMPILE")(point)
     sds = [float(np.exp(point[f"{n}_log__"])) for n in scales]
-    level, spread, own = point["noise_level"], np.exp(point["noise_spread_log__"]), point["noise_own"]
+    noise = model.replace_rvs_by_values([model["noise_level"], model["noise_own"]])
+    inputs = {"inputs": model.value_vars, "on_unused_input": "ignore", "mode": "FAST_COMPILE"}
+    level, own = model.compile_fn(noise, **inputs)(point)
+    spread = np.exp(point["noise_spread_log__"])
     relative, absolute = np.exp(level + spread * own)[data.model_code], float(np.exp(point["noise_ms_log__"]))
     grid_ms = floor(point)
 
@@ -117,7 +120,8 @@ def test_density_is_that_of_the_plain_hierarchy(
         scale = getattr(p, f"floor_sd_{name}{unit}")
         expected += np.log(2.0) + stats.t.logpdf(sd, 3, scale=scale) + np.log(sd)
     median, sd = p.noise_relative
-    expected += stats.norm.logpdf(level, np.log(median), sd) + stats.norm.logpdf(own).sum()
+    # What the sampler moves is an orthogonal turn of the level, in sds, and of the models' own deviations.
+    expected += stats.norm.logpdf((level - np.log(median)) / sd) + stats.norm.logpdf(own).sum()
     expected += np.log(2.0) + stats.norm.logpdf(spread, 0.0, p.noise_spread) + np.log(spread)
     expected += stats.norm.logpdf(np.log(absolute), np.log(p.noise_ms[0]), p.noise_ms[1])
     gpus, labels = list(model.coords["gpu"]), list(model.coords["class"])

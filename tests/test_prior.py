@@ -159,7 +159,7 @@ def test_density_of_floors_is_the_joint_normal_of_the_grid(shared_by: str, combi
     ids=str,
 )
 def test_density_is_that_of_the_pymc_model(structure: FloorStructure, likelihood: Literal["normal", "student"]) -> None:
-    """The model's own prior, without the Jacobians of its transforms and of z, which move the floors linearly."""
+    """The model's own prior, without the Jacobians of its transforms and of z, which move floors and noise linearly."""
     cells, rng = some_cells(), np.random.default_rng(1)
     work = stack_work(cells)
     model = bayes.build_model(cells, work, CLASSES, structure, "free", query_heads=True, likelihood=likelihood)
@@ -187,6 +187,7 @@ def test_density_is_that_of_the_pymc_model(structure: FloorStructure, likelihood
     found = log_prior(posterior(point), structure)
     total = float(found.to_array().sum())
     expected = float(prior(point)) - np.linalg.slogdet(np.array(moved))[1]
+    expected -= np.log(bayes.DEFAULT_PRIORS.noise_relative[1])  # z of the noise: the level in sds, turned with the rest
     assert total == pytest.approx(expected, abs=1e-6)  # PyMC's constant of a half-t has 8 digits
 
 

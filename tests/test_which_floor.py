@@ -183,6 +183,16 @@ def test_out_of_reach_is_said_and_breaks_nothing(lost: FloorStructure) -> None:
         assert cells_of(record, str(PLAIN))[-2:] == ["out of reach", "less likely"]
 
 
+def test_a_prior_scale_that_was_not_run_is_no_reach() -> None:
+    found = made_up({BEST: 4.0, REFERENCE: 0.0, PLAIN: -np.inf}, {"floors halved": 1.0})
+    lacking = (found.runs["structure"] == str(PLAIN)) & (found.runs["scale"] != "default")
+    record = whichfloor.of_competition(Competition(found.runs[~lacking]))
+    assert cells_of(record, str(PLAIN))[-3:] == ["out of reach", "not run", "less likely"]
+    assert "and not for structures that were out of reach under the default." in " ".join(record["notes"])
+    ax = plots.competition(record)
+    assert sum(line.get_marker() == "<" for line in ax.get_lines()) == 1
+
+
 def test_all_out_of_reach() -> None:
     record = whichfloor.of_competition(made_up({BEST: -np.inf, REFERENCE: -np.inf}))
     assert record["answer"][0] == "All 2 floor structures stayed out of reach of the published figures."

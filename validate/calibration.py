@@ -5,14 +5,14 @@ model, prior and sampler are right, the rank of every true scalar among independ
 is that of the log likelihood, which also sees what the data say of all scalars jointly (Talts et al. 2018; Modrák et
 al. 2023). Fits that fail their gate are counted and kept: their ranks are what a user would have got.
 
-The likelihood is normal, so that a wide prior also simulates steps below zero. Such data sets are kept and counted.
-Ranks stay uniform within any data sets that are picked by their data alone: `Calibration.positive` is that part of
-the data sets that could have been measured.
+The likelihood is normal, so that wide priors also simulate steps below zero. No clock shows those: such draws are
+thrown away and counted. Ranks stay uniform within data sets that are picked by their data alone.
 """
 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ BINS = 10
 CHUNK = 20
 """Data sets that are kept on disk together."""
 
-COUNTS = ("data_set", "below_zero", "attempts", "first_divergences", "divergences", "rhat", "passed")
+COUNTS = ("data_set", "redrawn", "attempts", "first_divergences", "divergences", "rhat", "passed")
 """Columns of `Calibration.table` that are not ranks."""
 
 LOG_LIKELIHOOD = "log_likelihood"
@@ -59,7 +59,7 @@ class Calibration:
     Attributes
     ----------
     table : DataFrame
-        One row per data set: `data_set`; `below_zero`, its steps that are not positive; `attempts` of the gated fit,
+        One row per data set: `data_set`; `redrawn`, draws thrown away before it; `attempts` of the gated fit,
         `first_divergences` of the first attempt, `divergences` and `rhat` of the last, whether that `passed` the gate;
         then one column per scalar with the truth's rank, 0 to `KEPT`.
     """
@@ -70,11 +70,6 @@ class Calibration:
     def quantities(self) -> tuple[str, ...]:
         """The scalars."""
         return tuple(c for c in self.table.columns if c not in COUNTS)
-
-    @property
-    def positive(self) -> "Calibration":
-        """The data sets all of whose steps are positive."""
-        return Calibration(self.table[self.table["below_zero"] == 0])
 
     def ranks(self, quantity: str) -> NDArray[np.int64]:
         """Ranks of one scalar, [data set]."""
@@ -100,7 +95,7 @@ class Calibration:
         frame, table = self.to_frame(), self.table
         return {
             "data_sets": len(table),
-            "below_zero": int((table["below_zero"] > 0).sum()),
+            "redrawn": int(table["redrawn"].sum()),
             "failed": int((~table["passed"]).sum()),
             "escalated": int((table["attempts"] > 1).sum()),
             "first_divergent": int((table["first_divergences"] > 0).sum()),
@@ -121,7 +116,7 @@ class Calibration:
                 f"least p {least['p']:.4f} ({least['quantity']}), {least['p_holm']:.3f} adjusted for all scalars",
                 f"fits: {d['failed']} failed their gate, {d['escalated']} escalated, {d['first_divergent']} with "
                 f"divergences at first, {d['divergent']} in the end",
-                f"data sets with steps that are not positive: {d['below_zero']}",
+                f"prior draws thrown away for steps that are not positive: {d['redrawn']}",
             )
         )
 
@@ -216,22 +211,19 @@ class _Setting:
     classes: Mapping[str, str]
     seed: int
 
-    def simulate(self, data_set: int) -> tuple["xr.Dataset", Array]:
-        """A draw from the prior (one chain, one draw) and the steps [cell], ms, that it makes.
-
-        Floors H >= 0 are fitted from the logarithm of the steps: data sets with steps that are not positive are then
-        drawn anew, which leaves ranks uniform.
-        """
+    def simulate(self, data_set: int) -> tuple["xr.Dataset", Array, int]:
+        """A draw from the prior (one chain, one draw), the steps [cell], ms, that it makes, draws thrown away."""
         from models.bayes import step_distribution
         from models.prior import sample_prior
 
         rng = np.random.default_rng([self.seed, data_set])
-        while True:
+        for redrawn in count():
             truth = sample_prior(rng, 1, self.cells, self.classes, self.structure, work=self.work)
             given = step_distribution(truth, self.cells, self.classes, self.structure, rng, work=self.work)
             steps = given.sample(rng)[0]
-            if not self.structure.positive or steps.min() > 0:
-                return truth, steps
+            if steps.min() > 0:
+                return truth, steps, redrawn
+        raise AssertionError  # count() has no end
 
     def compiled(self) -> "Compiled":
         """The model, for any data set."""
@@ -337,19 +329,18 @@ def _calibrate(
 
     made = [setting.simulate(k) for k in chunk]
     seeds = [int(np.random.SeedSequence([setting.seed, k, 1]).generate_state(1)[0]) for k in chunk]
-    fits = fit_many(compiled, [{"measured_ms": y} for _, y in made], seeds, keep=KEPT, jobs=jobs, **fit)
+    fits = fit_many(compiled, [{"measured_ms": y} for _, y, _ in made], seeds, keep=KEPT, jobs=jobs, **fit)
     rows = [
-        _found(k, one, y) | _ranks(setting, compiled, truth, y, one)
-        for k, (truth, y), one in zip(chunk, made, fits, strict=True)
+        _found(k, redrawn, one) | _ranks(setting, compiled, truth, y, one)
+        for k, (truth, y, redrawn), one in zip(chunk, made, fits, strict=True)
     ]
     return {"names": list(rows[0]), "values": [list(row.values()) for row in rows]}
 
 
-def _found(data_set: int, fit: "SmallFit", steps: Array) -> dict[str, float]:
+def _found(data_set: int, redrawn: int, fit: "SmallFit") -> dict[str, float]:
     last = fit.attempts[-1].diagnostics
     first = fit.attempts[0].diagnostics.divergences
-    below = int((steps <= 0).sum())
-    values = (data_set, below, len(fit.attempts), first, last.divergences, last.rhat, fit.passed)
+    values = (data_set, redrawn, len(fit.attempts), first, last.divergences, last.rhat, fit.passed)
     return {name: float(value) for name, value in zip(COUNTS, values, strict=True)}
 
 

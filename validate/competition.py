@@ -259,7 +259,14 @@ class Competition:
                     {"gpu": gpu, **judged(row["structure"], gpu=gpu), "ended_at": self.ended_at(row["structure"], gpu)}
                     for gpu in self.gpus
                 ],
-                "per_scale": [{"scale": scale, **judged(row["structure"], scale=scale)} for scale in self.scales],
+                "per_scale": [
+                    {
+                        "scale": scale,
+                        "run": bool(self.logs(row["structure"], scale)[0].size),
+                        **judged(row["structure"], scale=scale),
+                    }
+                    for scale in self.scales
+                ],
                 "verdict": self.verdict(row["structure"], reference),
                 "verdict_against_best": self.verdict(row["structure"], best),
             }

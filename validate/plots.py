@@ -707,7 +707,7 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
                 ax.plot([one["log_bf"] - reach, one["log_bf"] + reach], 2 * [at + shift], color=colour, lw=1.3)
                 known = one["log_bf_se"] is not None
                 ax.plot(one["log_bf"], at + shift, marker, color=colour, mfc=colour if known else "white", ms=4.5)
-            elif one["log_ml"] is None:
+            elif one["log_ml"] is None and one.get("run", True):
                 ax.plot(0.008, at + shift, "<", color=colour, ms=4.5, transform=ax.get_yaxis_transform())
     ax.set_xlabel(f"log Bayes factor against: {which['reference']} (right: the figures are more probable)")
     handles = [

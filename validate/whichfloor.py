@@ -201,7 +201,7 @@ def notes(found: "Competition") -> list[str]:
         first = {i["reading"] for scale in others for i in found.indices(scale)}
         said.append(
             f"Prior scales other than the default ({', '.join(others)}) were run under the first reading only "
-            f"({', '.join(sorted(first))})."
+            f"({', '.join(sorted(first))}){_only_reached(found, others)}."
         )
     said.append(
         "Standard errors come from few independent repeats of every run and are rough themselves; they hold the error "
@@ -220,6 +220,12 @@ def notes(found: "Competition") -> list[str]:
             "structure cannot give the figures."
         )
     return said
+
+
+def _only_reached(found: "Competition", scales: Sequence[str]) -> str:
+    names = found.scores()["structure"].tolist()
+    some = any(not found.logs(name, scale)[0].size for name in names for scale in scales)
+    return f", and not for structures that were {OUT_OF_REACH} under the default" if some else ""
 
 
 def signed(value: float | None) -> str:
@@ -337,6 +343,8 @@ def bayes_factor_cell(one: Record, reference: bool) -> Cell:
     """A log Bayes factor against the reference, which has none against itself."""
     if reference:
         return text_cell(None)
+    if not one.get("run", True):
+        return Cell(("not run",))
     if one["log_bf"] is not None:
         return Cell((plus_minus(one["log_bf"], one["log_bf_se"]),))
     return Cell((OUT_OF_REACH if one["log_ml"] is None else f"reference {OUT_OF_REACH}",))

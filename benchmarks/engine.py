@@ -1,0 +1,212 @@
+"""Seconds of compiling and refitting with `models.sampling`, and of the same fits by PyMC's own NUTS, side by side."""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from models.bayes import build_model
+from models.cells import Cells
+from models.classes import default_class
+from models.floors import FloorStructure
+from models.kernels import Work, stack_work
+from models.roofline import Efficiency, work_ms
+from models.sampling import compile_model, diagnose
+
+STRUCTURES: Mapping[str, FloorStructure] = {
+    "default": FloorStructure("gpu, class", "added"),
+    "overlapped": FloorStructure("gpu", "overlapped"),
+}
+MODELS = ("Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B")
+GPUS = ("H100", "H200", "A100-40GB")
+GRID = tuple((b, c) for b in (1, 2, 4, 8, 16) for c in (512, 2048, 8192))
+TRUTH = Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0)
+FLOOR_MS = {"H100": 4.0, "H200": 3.0, "A100-40GB": 9.0}
+MOE_FLOOR_MS = 15.0
+NOISE = 0.02
+DRAWS, CHAINS, CORES = 1000, 4, 2
+SETTINGS: Mapping[str, Any] = {"draws": DRAWS, "tune": 1000, "chains": CHAINS, "cores": CORES, "target_accept": 0.95}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One structure; times in seconds of wall clock, ESS the lowest bulk ESS over the free variables.
+
+    Attributes
+    ----------
+    cold_compile, warm_compile : float
+        First compilation in a fresh process with an empty cache of compiled code, and with what that one left.
+    refits : tuple of float
+        4 x 1000 draws on data sets that the compiled model had not seen.
+    ess : float
+        Mean over the refits.
+    pymc : float or None
+        The whole call of ``pm.sample``, which compiles each time: what a refit costs there.
+    pymc_sampling : float or None
+        Of it, the chains.
+    pymc_ess : float or None
+    """
+
+    structure: str
+    cells: int
+    cold_compile: float
+    warm_compile: float
+    refits: tuple[float, ...]
+    ess: float
+    divergences: int
+    pymc: float | None = None
+    pymc_sampling: float | None = None
+    pymc_ess: float | None = None
+    pymc_divergences: int | None = None
+
+    @property
+    def refit(self) -> float:
+        """Median of the refits."""
+        return float(np.median(self.refits))
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """ESS per second of ours over PyMC's: against the whole call, and against its chains alone."""
+        if self.pymc is None or self.pymc_sampling is None or self.pymc_ess is None:
+            return {}
+        ours = self.ess / self.refit
+        return {
+            "time_of_refit": self.pymc / self.refit,
+            "ess_per_second": ours * self.pymc / self.pymc_ess,
+            "ess_per_second_sampling_alone": ours * self.pymc_sampling / self.pymc_ess,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"refit": self.refit, "ratios": self.ratios}
+
+
+def simulated(structure: FloorStructure, seed: int) -> tuple[Cells, Work]:
+    """150 cells (the MoE on one GPU alone) whose steps follow `structure`, with 2 % noise."""
+    pairs = [(m, g) for m in MODELS for g in GPUS if m != MODELS[-1] or g == GPUS[0]]
+    rows = [(m, g, b, c) for m, g in pairs for b, c in GRID]
+    cells = Cells.from_columns(*zip(*rows, strict=True))
+    work = stack_work(cells)
+    floor = np.array([FLOOR_MS[g] for g in cells.gpus])[cells.gpu_code]
+    if structure.shared_by == "gpu, class":
+        floor = floor + np.where(cells.model == MODELS[-1], MOE_FLOOR_MS, 0.0)
+    exact = structure.step_ms(work_ms(work, TRUTH), floor, 0.6)
+    noise = NOISE * np.random.default_rng(seed).standard_normal(len(cells))
+    return replace(cells, step_ms=exact * (1.0 + noise)), work
+
+
+def model_of(structure: FloorStructure, seed: int = 0) -> pm.Model:
+    """The model of simulated cells, constants free."""
+    cells, work = simulated(structure, seed)
+    return build_model(cells, work, {m: default_class(m) for m in MODELS}, structure, "free")
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall time of a call, and what it returned."""
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
+
+
+def compile_seconds(structure: str, cache: Path) -> float:
+    """Of `compile_model` in a fresh process that keeps compiled code under `cache`."""
+    flags = ",".join(filter(None, (os.environ.get("PYTENSOR_FLAGS"), f"base_compiledir={cache}")))
+    environment = os.environ | {"PYTENSOR_FLAGS": flags, "NUMBA_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-m", "benchmarks.engine", "--structures", structure, "--only-compile"]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def measure(name: str, *, with_pymc: bool = True, refits: int = 3, seed: int = 1) -> Timing:
+    """Compile, refit, and sample the same data with PyMC."""
+    structure = STRUCTURES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        cold, warm = (compile_seconds(name, Path(folder)) for _ in range(2))
+    compiled = compile_model(model_of(structure))
+    compiled.fit(seed=seed, draws=10, tune=10, cores=CORES)  # threads and imports of the first call
+    times, found = [], []
+    for k in range(refits):
+        data = {"measured_ms": np.asarray(simulated(structure, seed + k)[0].step_ms)}
+        took, fit = seconds(partial(compiled.fit, data, seed=seed + k, **SETTINGS))
+        times.append(took)
+        found.append(fit.diagnostics)
+    timing = Timing(
+        name,
+        len(compiled.data["measured_ms"]),
+        cold,
+        warm,
+        tuple(times),
+        float(np.mean([d.ess_bulk for d in found])),
+        sum(d.divergences for d in found),
+    )
+    return replace(timing, **_by_pymc(structure, seed)) if with_pymc else timing
+
+
+def _by_pymc(structure: FloorStructure, seed: int) -> dict[str, Any]:
+    with model_of(structure, seed) as model:
+        sample = partial(pm.sample, nuts_sampler="pymc", progressbar=False, random_seed=seed, **SETTINGS)
+        took, tree = seconds(sample)
+    posterior, stats = (tree[group].to_dataset() for group in ("posterior", "sample_stats"))
+    found = diagnose({rv.name: posterior[rv.name].values for rv in model.free_RVs}, stats)
+    return {
+        "pymc": took,
+        "pymc_sampling": float(posterior.attrs["sampling_time"]),
+        "pymc_ess": found.ess_bulk,
+        "pymc_divergences": found.divergences,
+    }
+
+
+def table(timings: Sequence[Timing]) -> str:
+    """The figures as text."""
+    lines = []
+    for t in timings:
+        lines += [
+            f"{t.structure} ({STRUCTURES[t.structure]}), {t.cells} cells, {CHAINS} x {DRAWS} draws, {CORES} cores",
+            f"  compile      cold {t.cold_compile:6.1f} s   warm {t.warm_compile:6.1f} s",
+            f"  rooffloor    refit {t.refit:5.1f} s   ESS {t.ess:6.0f}   {t.ess / t.refit:7.2f} a second   "
+            f"{t.divergences} divergences in {len(t.refits)} refits",
+        ]
+        if t.pymc is not None and t.pymc_ess is not None:
+            lines += [
+                f"  PyMC NUTS    refit {t.pymc:5.1f} s   ESS {t.pymc_ess:6.0f}   {t.pymc_ess / t.pymc:7.2f} a second   "
+                f"{t.pymc_divergences} divergences; chains alone {t.pymc_sampling:.1f} s",
+                "  ratios       " + ", ".join(f"{n.replace('_', ' ')} {v:.1f}" for n, v in t.ratios.items()),
+            ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: print the table, write JSON."""
+    from validate.files import write_json
+
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.engine")
+    parser.add_argument("--structures", nargs="+", choices=list(STRUCTURES), default=list(STRUCTURES))
+    parser.add_argument("--no-pymc", action="store_true", help="leave PyMC's sampler out (it takes minutes)")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--only-compile", action="store_true", help="print the seconds of one compilation")
+    options = parser.parse_args(arguments)
+    if options.only_compile:
+        model = model_of(STRUCTURES[options.structures[0]])
+        print(seconds(lambda: compile_model(model))[0])
+        return
+    timings = []
+    for name in options.structures:
+        timings.append(measure(name, with_pymc=not options.no_pymc))
+        print(table(timings[-1:]), flush=True)
+    if options.json:
+        record = {"load": os.getloadavg(), "cores": os.cpu_count(), "timings": [t.record() for t in timings]}
+        write_json(options.json, record)
+
+
+if __name__ == "__main__":
+    main()
