@@ -56,9 +56,11 @@ INDICES = tuple(
 )
 """One of the 24 feasible ways to read the study: a second one doubles hours of computing."""
 
-EFFORT = Effort(chains=40, levels=40)
+EFFORT = Effort(chains=40, levels=80)
 LIGHT = dataclasses.replace(EFFORT, repeats=2)
-"""For the other prior scales and for the sweep."""
+"""For the other prior scales."""
+SWEEP = dataclasses.replace(EFFORT, repeats=1)
+"""For figures left out, many runs; the error of a ladder is then taken from the repeats with all figures."""
 
 SIDE = np.log(3.0)
 """A Bayes factor within 1/3 to 3 takes no side."""
@@ -382,6 +384,7 @@ def compete(
     gpus: tuple[str, ...] = SKUS,
     effort: Effort = EFFORT,
     light: Effort = LIGHT,
+    swept: Effort = SWEEP,
     sweep: bool = True,
     jobs: int = 2,
     progress: bool = False,
@@ -398,8 +401,8 @@ def compete(
     scales : sequence of str
         Keys of `SCALES`, "default" among them; the others are run under the first index alone, and only for structures
         that reach the figures under the default prior.
-    effort, light : Effort
-        Under the default prior; under the other scales and in the sweep.
+    effort, light, swept : Effort
+        Under the default prior; under the other scales; in the sweep.
     sweep : bool
         Leave out each figure in turn, for the best structure against `REFERENCE` (the runner-up where that is the
         best) under the index that is likeliest for the best, on the GPUs whose figures tell the two apart.
@@ -431,8 +434,17 @@ def compete(
             if name in intervals and name not in BOUNDS
             for floor in pair
         ]
-        rows = rows + _run(left_out, intervals, seed, light, jobs, progress, folder)
+        found = _run(left_out, intervals, seed, swept, jobs, progress, folder)
+        rows = rows + [_with_error(row, result, effort.repeats) for row in found]
     return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
+
+
+def _with_error(row: dict[str, Any], whole: Competition, repeats: int) -> dict[str, Any]:
+    """A row of one ladder, with the error of one ladder for the same structure, index and GPU with all figures."""
+    if np.isfinite(row["se"]) or not np.isfinite(row["log_ml"]):
+        return row
+    same = np.logical_and.reduce([whole.runs[name] == row[name] for name in ("structure", *INDEX, "gpu", "scale")])
+    return row | {"se": float(whole.runs.loc[same, "se"].iloc[0]) * repeats**0.5}
 
 
 def _likeliest(result: Competition, structure: str, indices: Sequence[Index]) -> Index:
