@@ -135,7 +135,7 @@ def test_steps_are_positive_and_made_by_the_seed_alone() -> None:
         setting = calibration._Setting(structure, cells, work, classes, 11)
         made = [setting.simulate(k) for k in range(12)]
         assert all((steps > 0).all() for _, steps, _ in made)
-        assert sum(redrawn for *_, redrawn in made) > 0
+        assert (sum(redrawn for *_, redrawn in made) > 0) != overlapped  # signed floors reach below zero
         truth, again, _ = setting.simulate(3)
         np.testing.assert_array_equal(again, made[3][1])
         assert ("q" in setting.scalars(truth, again)) == overlapped

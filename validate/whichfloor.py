@@ -157,8 +157,10 @@ def _most_moving(found: "Competition") -> list[str]:
     top = moved.iloc[0]
     se = plus_minus(top["change"], top["se"]).split(" ", 1)[-1] if np.isfinite(top["change"]) else ""
     name = figure_words(top["figure"])
+    gpus = [gpu for gpu in found.gpus if gpu in set(moved["gpu"])]
+    of = "" if gpus == found.gpus else f" of the {' and '.join(gpus)} (those of other GPUs were not left out)"
     words = (
-        f"The published number that moves {top['first']} against {top['second']} most is {name}: without it "
+        f"The published number{of} that moves {top['first']} against {top['second']} most is {name}: without it "
         f"the log Bayes factor on the figures of the {top['gpu']} would be {signed(top['log_bf_without'])} instead of "
         f"{signed(top['log_bf'])}"
     )
