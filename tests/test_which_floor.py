@@ -46,7 +46,7 @@ def made_up(
                 out = {"log_ml": log_ml, "se": se if np.isfinite(log_ml) else np.nan}
                 rows += [Task(floor, index, gpu, scale).labels | OTHERS | out for gpu in GPUS]
     for figure, gain in (sweep or {}).items():
-        for floor, log_ml in ((BEST, -18.0 + gain), (REFERENCE, -18.0)):
+        for floor, log_ml in ((BEST, -9.0 + gain), (REFERENCE, -9.0)):
             rows.append(Task(floor, INDICES[0], "H100", left_out=figure).labels | OTHERS | {"log_ml": log_ml, "se": se})
     return Competition(pd.DataFrame(rows))
 
@@ -407,3 +407,18 @@ def test_measured_studies_are_compared_and_with_full_refitted(monkeypatch: pytes
     assert calls == [(study, "cells", given)]
     fitting.gather(study)
     assert calls[1][2]["refits"] is False
+
+
+def test_numbers_whose_ladder_lost_its_way_are_named_and_not_ranked() -> None:
+    found = made_up({BEST: 4.0, REFERENCE: 0.0}, sweep={"raw_mape a": 1.5, "self_floor b": -30.0})
+    assert found.lost == ["self_floor b"]  # less likely without it than with it: cannot be
+    said = " ".join(found.answer)
+    assert "most is raw MAPE a" in said
+    assert "1 of 2 numbers are not among those" in said
+    assert "self floor b" in said
+    assert "those of other GPUs were not left out" in said
+
+
+def test_a_change_within_its_error_is_called_so() -> None:
+    rough = made_up({BEST: 4.0, REFERENCE: 0.0}, sweep={"raw_mape a": 1.5}, se=1.0)
+    assert "no more than the error of the computation" in " ".join(rough.answer)

@@ -206,21 +206,39 @@ class Competition:
             table = pd.concat([table, one], axis=1)
         return table
 
+    @cached_property
+    def _swept(self) -> "pd.DataFrame":
+        """Runs without a figure beside those with all, columns with and without `_without`."""
+        swept = self.runs[self.runs["left_out"] != ""]
+        whole = self._whole[self._whole["scale"] == "default"]
+        return swept.merge(whole, on=["structure", *INDEX, "gpu"], suffixes=("_without", ""))
+
+    @cached_property
+    def lost(self) -> list[str]:
+        """Figures whose influence is not known: without them the rest came out less likely than all together.
+
+        That cannot be, beyond two standard errors: a ladder lost its way.
+        """
+        both = self._swept
+        error = np.nan_to_num(np.hypot(both["se"], both["se_without"]))
+        wrong = both["log_ml_without"] < both["log_ml"] - 2.0 * error
+        return both.loc[wrong, "left_out_without"].drop_duplicates().tolist()
+
     def influence(self) -> "pd.DataFrame":
         """How the log Bayes factor of the two swept structures changes when one figure is not conditioned on.
 
         Under one index and the default prior; the Bayes factors are those of the figures of one GPU alone. `change`
         = with all figures minus without this one: what the figure adds in favour of `first`. Largest change first;
-        empty where no sweep was made.
+        empty where no sweep was made. Figures of `lost` are not among them.
         """
         import pandas as pd
 
         columns = ["figure", "gpu", "first", "second", "log_bf", "log_bf_without", "change", "se"]
-        swept = self.runs[self.runs["left_out"] != ""]
-        whole = self._whole[self._whole["scale"] == "default"]
-        both = swept.merge(whole, on=["structure", *INDEX, "gpu"], suffixes=("_without", ""))
+        both = self._swept
         rows = []
         for (figure, gpu), pair in both.groupby(["left_out_without", "gpu"], sort=False):
+            if figure in self.lost:
+                continue
             with np.errstate(invalid="ignore"):  # out of reach against out of reach
                 log_bf, without = (float(np.subtract(*pair[name])) for name in ("log_ml", "log_ml_without"))
                 change = float(np.subtract(log_bf, without))
@@ -279,6 +297,7 @@ class Competition:
             "reference": reference,
             "best": best,
             "structures": rows,
+            "lost": self.lost,
             "influence": [{k: finite(v) if isinstance(v, float) else v for k, v in row.items()} for row in moved],
             "readings": [{**index, **judged(best, reading=index["reading"])} for index in self.indices()],
             "scales": self.scales,
@@ -402,7 +421,8 @@ def compete(
         Keys of `SCALES`, "default" among them; the others are run under the first index alone, and only for structures
         that reach the figures under the default prior.
     effort, light, swept : Effort
-        Under the default prior; under the other scales; in the sweep.
+        Under the default prior; under the other scales; in the sweep, where `Competition.lost` figures are run again
+        with `effort`.
     sweep : bool
         Leave out each figure in turn, for the best structure against `REFERENCE` (the runner-up where that is the
         best) under the index that is likeliest for the best, on the GPUs whose figures tell the two apart.
@@ -435,7 +455,10 @@ def compete(
             for floor in pair
         ]
         found = _run(left_out, intervals, seed, swept, jobs, progress, folder)
-        rows = rows + [_with_error(row, result, effort.repeats) for row in found]
+        found = [_with_error(row, result, effort.repeats) for row in found]
+        lost = Competition(pd.concat([result.runs, pd.DataFrame(found)], ignore_index=True)).lost
+        again = _run([t for t in left_out if t.left_out in lost], intervals, seed, effort, jobs, progress, folder)
+        rows = rows + [row for row in found if row["left_out"] not in lost] + again
     return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
 
 
