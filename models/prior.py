@@ -14,10 +14,11 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy import stats
 
-from models.bayes import DEFAULT_PRIORS, Priors, launches_of
+from models.bayes import launches_of
 from models.cells import Cells
 from models.floors import Q_MAX, FloorStructure
 from models.kernels import Work
+from models.priors import DEFAULT_PRIORS, Priors
 
 Array = NDArray[np.float64]
 

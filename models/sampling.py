@@ -335,6 +335,7 @@ def fit_gated(
     tune: int = 1000,
     gate: Gate = DEFAULT_GATE,
     refuse: bool = True,
+    first: int = 0,
     **kwargs: Any,
 ) -> Fit:
     """Fit, escalating as `ESCALATION` says until the gate is met; every attempt is recorded.
@@ -346,6 +347,8 @@ def fit_gated(
         started there again.
     refuse : bool
         False: return the last attempt although it failed (runs over many data sets count their failures).
+    first : int
+        Steps of the escalation to skip: those at which a fit of the same model to nearly the same data failed.
     kwargs
         `chains`, `cores`, `start`, `progress` of `Compiled.fit`.
 
@@ -355,7 +358,7 @@ def fit_gated(
         The last attempt fails too.
     """
     attempts: tuple[Attempt, ...] = ()
-    for target_accept, factor in ESCALATION:
+    for target_accept, factor in ESCALATION[first:]:
         fit = compiled.fit(
             data,
             seed=seed if not attempts else int(np.random.SeedSequence([seed, len(attempts)]).generate_state(1)[0]),

@@ -12,6 +12,7 @@ from models import bayes, sampling
 from models.cells import Cells
 from models.floors import COMBINE, Q_MAX, SHARED_BY, FloorStructure
 from models.kernels import stack_work
+from models.priors import DEFAULT_PRIORS
 from models.roofline import Efficiency, work_ms
 
 GPUS, CLASSES = ("A", "B", "C"), {"m": "small", "n": "large", "o": "moe"}
@@ -78,7 +79,7 @@ def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, i
 def test_density_is_that_of_the_plain_hierarchy(
     without: tuple[tuple[str, str], ...], known: bayes.KnownFloors | None, combine: str
 ) -> None:
-    structure, p = FloorStructure(combine=combine), bayes.DEFAULT_PRIORS
+    structure, p = FloorStructure(combine=combine), DEFAULT_PRIORS
     unit = "" if structure.positive else "_ms"
     cells, rng = grid(without=without), np.random.default_rng(3)
     classes = CLASSES | {"anchor": "other"}
@@ -199,9 +200,9 @@ def test_free_constants_are_recovered_where_the_data_see_them() -> None:
     for name in ("eta_bw", "eta_fa"):
         mean, sd = float(posterior[name].mean()), float(posterior[name].std())
         assert abs(mean - getattr(truth, name)) < 3.3 * sd
-        assert sd < 0.5 * getattr(bayes.DEFAULT_PRIORS, name)[1]  # three model sizes under one floor
+        assert sd < 0.5 * getattr(DEFAULT_PRIORS, name)[1]  # three model sizes under one floor
     # At 16 sequences no matrix product is bound by compute: the posterior of eta_tc is its prior.
-    assert float(posterior["eta_tc"].std()) == pytest.approx(bayes.DEFAULT_PRIORS.eta_tc[1], rel=0.15)
+    assert float(posterior["eta_tc"].std()) == pytest.approx(DEFAULT_PRIORS.eta_tc[1], rel=0.15)
     efficiency = bayes.efficiency_of(posterior)
     assert work_ms(work, efficiency).shape == (4000, len(cells))
 
@@ -236,7 +237,7 @@ def test_prediction_of_a_new_floor_is_the_conditional_normal() -> None:
         coords={"gpu": ["A", "B"], "class": ["x", "y"]},
     )
     found = bayes.predict_floor(posterior, np.random.default_rng(1), gpu="B")
-    whole = hierarchy_covariance(scales, (2, 3), bayes.DEFAULT_PRIORS.floor_overall_ms[1])
+    whole = hierarchy_covariance(scales, (2, 3), DEFAULT_PRIORS.floor_overall_ms[1])
     seen = [0, 1, 3, 4]  # of (A, x), (A, y), (A, new), (B, x), (B, y), (B, new)
     gain = whole[5, seen] @ np.linalg.inv(whole[np.ix_(seen, seen)])
     sd = np.sqrt(whole[5, 5] - gain @ whole[seen, 5])
@@ -321,7 +322,7 @@ def test_unseen_models_and_gpus_come_through_the_hierarchy() -> None:
     assert (floors[:, cells.gpu == "A"] == 5.0).all()
     new = np.log(floors[:, np.flatnonzero(cells.gpu == "B")[0]])
     # given one floor of a population with sd 1.0 around log 4 and 0.3 within, the next is regressed and wide
-    sd, within = bayes.DEFAULT_PRIORS.floor_overall[1], 0.3
+    sd, within = DEFAULT_PRIORS.floor_overall[1], 0.3
     gain = sd**2 / (sd**2 + within**2)
     assert new.mean() == pytest.approx(np.log(4.0) + gain * np.log(5.0 / 4.0), abs=0.03)
     assert new.std() == pytest.approx(np.sqrt(sd**2 + within**2 - gain * sd**2), rel=0.05)

@@ -9,11 +9,11 @@ import xarray as xr
 from scipy import stats
 
 from models import bayes
-from models.bayes import DEFAULT_PRIORS, Priors
 from models.cells import Cells
 from models.floors import COMBINE, Q_MAX, SHARED_BY, FloorStructure
 from models.kernels import stack_work
 from models.prior import log_prior, sample_prior
+from models.priors import DEFAULT_PRIORS, Priors
 
 CLASSES = {"Llama-3.1-8B": "dense", "Llama-3.2-1B": "small", "Qwen1.5-MoE-A2.7B": "moe"}
 LAUNCHES = FloorStructure("gpu, launches", "added")

@@ -63,11 +63,13 @@ class Task:
         model = build_model(self.cells, self.work, self.classes, self.structure, "free", likelihood=likelihood)
         return compile_model(model)
 
-    def fit(self, compiled: "Compiled", data: Mapping[str, ArrayLike] | None = None, *, more: int = 0) -> "Fit":
-        """Gated fit with seed `seed` + `more`; one that fails is returned too."""
+    def fit(
+        self, compiled: "Compiled", data: Mapping[str, ArrayLike] | None = None, *, more: int = 0, first: int = 0
+    ) -> "Fit":
+        """Gated fit with seed `seed` + `more`, from step `first` of the escalation; one that fails is returned too."""
         from models.sampling import fit_gated
 
-        return fit_gated(compiled, data, seed=self.seed + more, refuse=False, cores=1, **FIT)
+        return fit_gated(compiled, data, seed=self.seed + more, refuse=False, first=first, cores=1, **FIT)
 
     def without(self, compiled: "Compiled", out: NDArray[np.bool_]) -> dict[str, Array]:
         """The model's data without the cells of `out` [cell]."""
@@ -97,12 +99,19 @@ def log_mean(log: Array) -> Array:
 
 
 def leave_one_out(task: Task, posterior: Any) -> tuple[Array, Array, Array, Array]:
-    """PSIS-LOO of every cell: elpd, Pareto k and p [cell]; and the log densities (chain, draw, cell) behind them."""
+    """PSIS-LOO of every cell: elpd, Pareto k and p [cell]; and the log densities (chain, draw, cell) behind them.
+
+    NaN with k = inf where a chain that did not move leaves no tail to smooth.
+    """
     from arviz_stats.base import array_stats
 
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     log = task.distribution(posterior).log_density(task.measured()).reshape(chains, draws, -1)
-    elpd, k, p = (np.array(v, dtype=float) for v in array_stats.loo(log, chain_axis=0, draw_axis=1))
+    try:
+        elpd, k, p = (np.array(v, dtype=float) for v in array_stats.loo(log, chain_axis=0, draw_axis=1))
+    except ValueError:  # "All tail values are the same"
+        nothing = np.full(log.shape[-1], np.nan)
+        return nothing, np.full(log.shape[-1], np.inf), nothing, log
     return elpd, k, p, log
 
 
@@ -115,7 +124,7 @@ def score(task: Task) -> dict[str, ArrayLike]:
     exact, refused = np.zeros(len(k), bool), 0
     for cell in np.flatnonzero(~(k <= GOOD_K)) if fit.passed else ():
         out = np.arange(len(k)) == cell
-        again = task.fit(compiled, task.without(compiled, out), more=1)
+        again = task.fit(compiled, task.without(compiled, out), more=1, first=len(fit.attempts) - 1)
         refused += not again.passed
         if again.passed:
             elpd[cell] = log_mean(task.distribution(again.posterior, out).log_density(task.measured(out)))[0]

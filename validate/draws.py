@@ -16,6 +16,7 @@ from models.cells import Cells
 type Array = NDArray[np.float64]
 
 MEASURED = "measured"
+SIMULATED = "simulated"
 IMPUTED = "imputed from published aggregates"
 
 LEVELS = (50, 90)

@@ -288,7 +288,7 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
 
 
 def _cache_key(folder: Path, classes: Mapping[str, str]) -> str:
-    from models.bayes import DEFAULT_PRIORS
+    from models.priors import DEFAULT_PRIORS
     from validate.reconstruction import TABLE
 
     content = (folder / TABLE).read_bytes()

@@ -42,8 +42,11 @@ TRUTHS = (
     FloorStructure("gpu", "max"),
     FloorStructure("gpu, launches", "overlapped"),
 )
-FIT: dict[str, Any] = {"draws": 500, "tune": 500, "chains": 4, "cores": 1, "target_accept": 0.9}
-"""Shorter than `validate.contenders.FIT` and without escalation: only elpd is read."""
+FIT: dict[str, Any] = {"draws": 600, "tune": 500, "chains": 2, "cores": 1, "target_accept": 0.9}
+"""Shorter than `validate.contenders.FIT`: only elpd is read."""
+AGAIN: dict[str, Any] = FIT | {"tune": 1000, "target_accept": 0.98}
+"""For fits whose R-hat exceeds `WORST_RHAT`; one that does so again is not ranked, as in a comparison."""
+WORST_RHAT = 1.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +121,11 @@ def _fit(chunk: _Chunk) -> dict[str, Any]:
     rows, elpds, qs = [], [], []
     for n, step in enumerate(chunk.steps):
         fit = compiled.fit({"measured_ms": step}, seed=chunk.seed + n, **FIT)
+        if not fit.diagnostics.rhat <= WORST_RHAT:
+            fit = compiled.fit({"measured_ms": step}, seed=chunk.seed + n, **AGAIN)
         own = replace(task, cells=replace(first, step_ms=step))
         elpd, k, _, _ = leave_one_out(own, fit.posterior)
-        elpds.append(elpd)
+        elpds.append(elpd if fit.diagnostics.rhat <= WORST_RHAT else np.full(len(step), np.nan))
         rows.append((fit.diagnostics.divergences, fit.diagnostics.rhat, float(np.max(k))))
         if chunk.structure.q_free:
             q = fit.posterior["q"].to_numpy()
@@ -140,7 +145,8 @@ class Recovery:
         One row per data set: `truth`, `q`, `best`, `chosen`, `right` (chosen is the truth or its `twin`),
         `truth_diff` and `truth_dse` (elpd of the truth below the best and its standard error), `near` (within 4 elpd
         or 2 se), `weight` of the truth, `heaviest` structure and its weight, quantiles and sd of q of the best
-        structure that frees it, `rhat`, `divergences`, `pareto_k` (worst).
+        structure that frees it, `not_ranked` (structures whose fit failed twice), `rhat`, `divergences`, `pareto_k`
+        (worst of those ranked).
     """
 
     runs: "pd.DataFrame"
@@ -213,7 +219,7 @@ def recover(
     )
     rows = []
     for n, (truth, _, q) in enumerate(made):
-        elpd = {name: result["elpd"][n] for name, result in found.items()}
+        elpd = {name: result["elpd"][n] for name, result in found.items() if np.isfinite(result["elpd"][n]).all()}
         best = max(elpd, key=lambda name: float(elpd[name].sum()))
         table = [
             {
@@ -224,12 +230,15 @@ def recover(
                 "parameters": compare.parameters(s, scenario.cells, scenario.classes),
             }
             for s in competing
+            if str(s) in elpd
         ]
-        own = next(row for row in table if row["name"] == str(truth))
+        own = next((row for row in table if row["name"] == str(truth)), None)
         chosen = compare.choose(table)
         weights = dict(zip(elpd, compare.stacking_weights(list(elpd.values())), strict=True))
         heaviest = max(weights, key=lambda name: weights[name])
-        free = max((s for s in competing if s.q_free), key=lambda s: float(elpd[str(s)].sum()), default=None)
+        free = max(
+            (s for s in competing if s.q_free and str(s) in elpd), key=lambda s: float(elpd[str(s)].sum()), default=None
+        )
         interval = [np.nan] * 5 if free is None else found[str(free)]["q"][n].tolist()
         rows.append(
             {
@@ -238,16 +247,17 @@ def recover(
                 "best": best,
                 "chosen": chosen,
                 "right": chosen in {str(truth), str(twin(truth))},
-                "near": compare.is_close(own),
-                "truth_diff": own["elpd_diff"],
-                "truth_dse": own["dse"],
-                "weight": float(weights[str(truth)]),
+                "near": own is not None and compare.is_close(own),
+                "truth_diff": np.nan if own is None else own["elpd_diff"],
+                "truth_dse": np.nan if own is None else own["dse"],
+                "weight": float(weights.get(str(truth), np.nan)),
                 "heaviest": heaviest,
                 "heaviest_weight": float(weights[heaviest]),
                 **dict(zip(("q_5", "q_25", "q_75", "q_95", "q_sd"), interval, strict=True)),
-                "rhat": max(float(r["rhat"][n]) for r in found.values()),
-                "divergences": int(sum(r["divergences"][n] for r in found.values())),
-                "pareto_k": max(float(r["pareto_k"][n]) for r in found.values()),
+                "not_ranked": len(competing) - len(elpd),
+                "rhat": max(float(found[name]["rhat"][n]) for name in elpd),
+                "divergences": int(sum(found[name]["divergences"][n] for name in elpd)),
+                "pareto_k": max(float(found[name]["pareto_k"][n]) for name in elpd),
             }
         )
     return Recovery(pd.DataFrame(rows))
