@@ -10,6 +10,7 @@ from typing import Any
 
 _CATALOG = Path(__file__).parent / "catalog" / "gpus.toml"
 _UNITS = {"bf16_dense_tflops": 1e12, "memory_bandwidth_gb_s": 1e9, "memory_gb": 1e9, "l2_mb": 1e6}
+_TEXTS = ("note", "source", "die")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class GpuSpec:
     l2_bytes : float
         Last-level cache, bytes.
     note, source : str
+    die : str
+        The chip: SKUs with one die are less than two witnesses. Empty where it is not known.
 
     Raises
     ------
@@ -42,6 +45,7 @@ class GpuSpec:
     l2_bytes: float
     note: str = ""
     source: str = ""
+    die: str = ""
 
     def __post_init__(self) -> None:
         for field in ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes"):
@@ -57,23 +61,23 @@ class GpuSpec:
         ----------
         name : str
         table : mapping
-            `bf16_dense_tflops`, `memory_bandwidth_gb_s`, `memory_gb`, `l2_mb`; optional `note`, `source`.
+            `bf16_dense_tflops`, `memory_bandwidth_gb_s`, `memory_gb`, `l2_mb`; optional `note`, `source`, `die`.
 
         Raises
         ------
         ValueError
             A key is missing, unknown or not a positive number.
         """
-        unknown = sorted(set(table) - set(_UNITS) - {"note", "source", "aliases", "name"})
+        unknown = sorted(set(table) - set(_UNITS) - {*_TEXTS, "aliases", "name"})
         missing = sorted(set(_UNITS) - set(table))
         if unknown or missing:
             what = f"unknown key {unknown[0]!r}" if unknown else f"missing key {missing[0]!r}"
-            raise ValueError(f"GPU {name!r}: {what}; expected {', '.join(_UNITS)}, note, source")
+            raise ValueError(f"GPU {name!r}: {what}; expected {', '.join((*_UNITS, *_TEXTS))}")
         for key in _UNITS:
             if isinstance(table[key], bool) or not isinstance(table[key], int | float):
                 raise ValueError(f"GPU {name!r}: {key} must be a positive number, got {table[key]!r}")
         peak, bandwidth, memory, l2 = (float(table[key] * unit) for key, unit in _UNITS.items())
-        return cls(name, peak, bandwidth, memory, l2, str(table.get("note", "")), str(table.get("source", "")))
+        return cls(name, peak, bandwidth, memory, l2, **{key: str(table.get(key, "")) for key in _TEXTS})
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "GpuSpec":

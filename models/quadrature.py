@@ -277,7 +277,7 @@ def _told(layout: _Layout, theta: Array, y: Array, T: Array, step: Array) -> tup
 def _log_marginal(layout: _Layout, theta: Array, y: Array, T: Array, step: Array) -> Array:
     """log p(theta, y) with floors integrated out, up to a constant, [data set, point]."""
     value, information, variance = _told(layout, theta, y, T, step)
-    root = np.linalg.cholesky(layout.covariance(theta) + _diagonal(1.0 / information))
+    root = np.linalg.cholesky(_seen(layout.covariance(theta), information))
     white = np.linalg.solve(root, value[..., None])[..., 0]
     log = -0.5 * (white**2).sum(-1) - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
     residual = (y - T)[:, None] - value[..., layout.pair_code]
@@ -285,8 +285,10 @@ def _log_marginal(layout: _Layout, theta: Array, y: Array, T: Array, step: Array
     return np.asarray(log + layout.log_prior(theta))
 
 
-def _diagonal(values: Array) -> Array:
-    return np.asarray(values[..., None] * np.eye(values.shape[-1]))
+def _seen(covariance: Array, information: Array) -> Array:
+    """Covariance [..., pair, pair] of what the cells say of the floors; far points stay positive definite."""
+    added = 1.0 / information + 1e-12 * np.trace(covariance, axis1=-2, axis2=-1)[..., None]
+    return np.asarray(covariance + added[..., None] * np.eye(added.shape[-1]))
 
 
 def _floors(
@@ -297,7 +299,7 @@ def _floors(
     prior = layout.covariance(theta)
     drawn = layout.sample_floors(theta, rng)
     seen = drawn + rng.standard_normal(value.shape) / np.sqrt(information)
-    gain = np.linalg.solve(prior + _diagonal(1.0 / information), (value - seen)[..., None])
+    gain = np.linalg.solve(_seen(prior, information), (value - seen)[..., None])
     floors = drawn + (prior @ gain)[..., 0]
     mean = T[:, None] + floors[..., layout.pair_code]
     own = layout.noise_variance(theta, mean)

@@ -11,6 +11,8 @@ from matplotlib.text import Text
 from models.cells import Cells
 from validate import hypotheses, plots
 from validate.draws import IMPUTED, MEASURED, Draws
+from validate.files import json_ready
+from validate.formatting import number
 from validate.study import Margins
 
 ANCHOR, SMALL, MOE = "Llama-3.1-8B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
@@ -105,10 +107,43 @@ def breakdown_of(draws: Draws) -> list[dict[str, Any]]:
     return rows
 
 
+def absorption_of(draws: Draws) -> list[dict[str, Any]]:
+    rows = []
+    for model, gpu, mask in draws.pairs():
+        share = draws.estimate(np.clip(draws.floor_ms[:, mask][:, 0] / 30, 0, 1), "share", "1").data
+        noise = {"value": 0.07, "estimand": "share", "unit": "1", "intervals": {"90": (0.0, 0.25)}, "mcse": 0.001}
+        left = draws.estimate(draws.floor_ms[:, 0], "left", "percent").data
+        rows.append({"model": model, "gpu": gpu, "cells": 15, "squared": share, "noise_squared": noise, "left": left})
+    return rows
+
+
+def hidden_of(draws: Draws) -> list[dict[str, Any]]:
+    nan, inf = float("nan"), float("inf")
+    kinds = {
+        "eta_bw": ("bandwidth", "percent", 0.9999, 2e5),
+        "eta_tc": ("ceiling", "percent", nan, inf),
+        "missing_kernel": ("missing kernel", "µs per layer", 1.0, inf),
+        "layers": ("layer count", "layers", 0.96, 18.236),
+        "experts": ("experts", "percent of the switch", 0.47, 55.3),
+    }
+    return [
+        {"model": m, "gpu": g, "error": e, "label": w, "unit": unit, "share_hidden": share, "detectable": size}
+        for m, g, _ in draws.pairs()
+        for e, (w, unit, share, size) in kinds.items()
+        if e != "experts" or m == MOE
+    ]
+
+
+def first(axes: Any) -> Any:
+    return None if axes is None else axes[0]
+
+
 FIGURES = {
+    "absorption": lambda d, axes=None: plots.absorption(absorption_of(d), d.label, ax=first(axes)),
+    "hidden_errors": lambda d, axes=None: plots.hidden_errors(hidden_of(d), d.label, ax=first(axes)),
     "table": lambda d, axes=None: plots.two_number_table(table_of(d), d.label, axes=axes),
     "floors": lambda d, axes=None: plots.floors(
-        floors_of(d)["by_model"], floors_of(d)["self_floors"], d.label, ax=None if axes is None else axes[0]
+        floors_of(d)["by_model"], floors_of(d)["self_floors"], d.label, ax=first(axes)
     ),
     "measured_predicted": lambda d, axes=None: plots.measured_predicted(d, axes=axes),
     "breakdown": lambda d, axes=None: plots.breakdown(breakdown_of(d), d.label, axes=axes),
@@ -142,7 +177,7 @@ def test_every_figure_names_data_and_units_and_leaves_no_trace(name, study):
     assert plt.get_fignums() == []
     assert f"Data: {draws.label}" in words(axes[0].figure)
     assert "interval" in words(axes[0].figure) or name == "verdicts"
-    for ax in axes:
+    for ax in axes if name != "hidden_errors" else ():  # units by row
         units = ("ms", "percent", "points", "tokens")
         assert any(f"({unit}" in ax.get_xlabel() or f"{unit})" in ax.get_xlabel() for unit in units)
     axes[0].figure.draw_without_rendering()
@@ -159,6 +194,41 @@ def test_given_axes_are_drawn_on_and_returned(name):
         assert "Data: measured" in words(figure)
     finally:
         plt.close(figure)
+
+
+def test_absorption_shows_shares_noise_and_what_is_left():
+    draws = STUDIES["imputed"]()
+    rows = absorption_of(draws)
+    ax = plots.absorption(rows, draws.label)
+    assert xs(ax, "o") == pytest.approx([row["squared"]["value"] for row in rows])
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([0.25] * len(rows))
+    assert "pure noise" in words(ax.figure)
+    assert [t.get_text() for t in ax.texts].count(number(rows[0]["left"], unit=True)) == len(rows)
+    ax.figure.draw_without_rendering()
+    assert "100" in [t.get_text() for t in ax.get_xticklabels()]  # percent
+
+
+def test_hidden_errors_write_sizes_never_and_no_effect_on_the_gpu_with_most_models():
+    ax = plots.hidden_errors(hidden_of(STUDIES["imputed"]()), IMPUTED)
+    assert ax.get_xlabel() == "model on H100"  # the MoE is there
+    assert [t.get_text() for t in ax.texts].count("never") == 4
+    assert [t.get_text() for t in ax.texts].count("no effect") == 4
+    assert {"> 1000", "18", "55"} <= {t.get_text() for t in ax.texts}
+    assert "missing kernel\nin µs per layer" in [t.get_text() for t in ax.get_yticklabels()]
+    shown = ax.get_images()[0].get_array()
+    assert np.ma.getmaskarray(np.ma.masked_invalid(shown)).sum() == 4 + 3
+    assert plots.hidden_errors(hidden_of(STUDIES["imputed"]()), IMPUTED, "H200").get_xlabel() == "model on H200"
+
+
+def test_hidden_errors_of_report_json_have_null_in_place_of_nan():
+    rows = json_ready(hidden_of(STUDIES["one GPU"]()))
+    texts = [t.get_text() for t in plots.hidden_errors(rows, MEASURED).texts]
+    assert {"never", "no effect"} <= set(texts)
+
+
+def test_hidden_errors_of_a_gpu_that_is_not_there_are_refused():
+    with pytest.raises(ValueError, match="empty"):
+        plots.hidden_errors(hidden_of(STUDIES["one GPU"]()), MEASURED, "B200")
 
 
 def test_too_few_axes_are_refused():

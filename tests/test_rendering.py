@@ -70,6 +70,57 @@ def table(model: str, *, imputed: bool) -> list[dict[str, Any]]:
     return rows
 
 
+def absorption(model: str) -> list[dict[str, Any]]:
+    def share(level: float, *, simulated: bool = False) -> dict[str, Any]:
+        made = estimate(level, "1", "share", spread=0.02)
+        return made | {"intervals": {"90": made["intervals"]["90"]}} if simulated else made
+
+    return [
+        {
+            "model": model,
+            "gpu": gpu,
+            "cells": 15,
+            "squared": share(level),
+            "absolute": share(0.5),
+            "noise_squared": share(0.07, simulated=True),
+            "noise_absolute": share(0.05, simulated=True),
+            "left": estimate(7.9, "percent", "MAPE under the best scalar"),
+            "sentence": f"{model} on {gpu}: the best scalar removes 69 %.",
+        }
+        for gpu, level in (("H100", 0.69), ("A100-40GB", 0.08))
+    ]
+
+
+def hidden_errors(model: str) -> list[dict[str, Any]]:
+    """One error that is hidden wholly, one that no cell depends on, one that shows."""
+    nan, inf = float("nan"), float("inf")
+    kinds = (
+        ("missing_kernel", "a missing kernel", "µs per layer", 1.0, inf, 25.0, (None, None, inf)),
+        ("eta_tc", "a wrong ceiling", "percent", nan, inf, inf, (256.0, 512.0, 53.0)),
+        ("eta_fa", "a wrong bandwidth", "percent", 0.301, 57.0, 47.6, (128.0, 1024.0, 38.5)),
+        ("eta_bw", "weights", "percent", 0.99999, 2e5, 12.0, (256.0, 512.0, 1.3e4)),
+    )
+    return [
+        {
+            "model": model,
+            "gpu": gpu,
+            "error": error,
+            "label": label,
+            "unit": unit,
+            "share_hidden": share,
+            "floor_shift": -0.01,
+            "detectable": size,
+            "detectable_known_floor": known,
+            "best_batch": batch,
+            "best_context": context,
+            "detectable_with_it": with_it,
+            "sentence": f"{model} on {gpu}, {label}: a free scalar hides some of it.",
+        }
+        for gpu in ("H100", "A100-40GB")
+        for error, label, unit, share, size, known, (batch, context, with_it) in kinds
+    ]
+
+
 def hypotheses(model: str) -> dict[str, Any]:
     slope = {
         "slope": estimate(1.04, "1", "slope of y on T_gpu with a free offset", spread=0.05),
@@ -280,6 +331,8 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
             "constants": "cut",
         },
         "summary": [f"H1 is supported for {model}."],
+        "absorption": absorption(model),
+        "hidden_errors": hidden_errors(model),
         "table": table(model, imputed=imputed),
         "floors": floors(model, imputed=imputed),
         "which_floor": which_floor(model, imputed=imputed),
@@ -462,6 +515,9 @@ def test_everything_of_the_report_is_told(data: dict[str, Any]) -> None:
         data["hypotheses"]["H3"]["statement"],
         data["diagnostics"]["fits"][1]["name"],
         data["provenance"]["sha256"],
+        "on A100-40GB: the best scalar removes 69 %.",
+        "on A100-40GB, weights: a free scalar hides some of it.",
+        "B = 128, L = 1024",
         "offset only",
         "joint",
         "50 %: [5.13, 7.13]",
@@ -494,6 +550,63 @@ def test_a_reading_is_feasible_where_all_its_parts_are() -> None:
     assert "1 of 2 readings can print the figures" in told
     assert "1 of 2 published figures come back" in told
     assert "| 25 % |" in told
+
+
+def rows_below(caption: str, page: Page) -> list[list[str]]:
+    """Texts of the rows of a table, as far as the next caption."""
+    start = next(i for i, (tag, text) in enumerate(page.texts) if tag == "caption" and text.startswith(caption))
+    rows: list[list[str]] = []
+    for tag, text in page.texts[start + 1 :]:
+        if tag not in ("th", "td", "small"):
+            break
+        rows += [[]] if tag == "th" else []
+        rows[-1].append(text)
+    return rows
+
+
+def test_what_a_floor_absorbs_and_hides_stands_before_the_mapes() -> None:
+    page = Page(rendering.html(sample(), plots()))
+    heads = page.said("h2")
+    assert heads.index("What a floor absorbs, and what it hides") == heads.index("The two-number table") - 1
+    assert "than pure noise gives in 1 of 2 pairs" in page.text
+    assert "cannot show them: a wrong ceiling." in page.text
+    assert "wherever cells depend on them: a missing kernel; weights." in page.text
+    assert "In effect hidden in some pairs" not in page.text
+
+
+def test_absorption_table_is_in_percent() -> None:
+    said = " ".join(
+        " ".join(row) for row in rows_below("What the best scalar removes", Page(rendering.html(sample(), {})))
+    )
+    assert "69 50 %: [67, 71] 90 %: [65, 73]" in said
+    assert "7 90 %: [3, 11]" in said
+
+
+def test_hidden_errors_say_never_and_no_effect() -> None:
+    page = Page(rendering.html(sample(), {}))
+    over = {row[0]: row[1:] for row in rows_below("Errors of T_gpu that a free floor hides, over all", page)}
+    own = {row[0]: row[1:] for row in rows_below("Errors of T_gpu that a free floor hides: Qwen2.5-7B on H100", page)}
+    assert over["a missing kernel"] == ["in µs per layer", "2 of 2", "> 99.9 %", "never", "25", "never"]
+    assert over["a wrong ceiling"] == ["in percent", "0 of 2", "–", "–", "–", "53"]
+    assert own["a missing kernel"][1:] == ["> 99.9 %", "never", "25", "none", "never"]
+    assert own["a wrong ceiling"][1:] == ["no effect", "never", "never", "B = 256, L = 512", "53"]
+    assert own["a wrong bandwidth"][1:] == ["30.1 %", "57", "48", "B = 128, L = 1024", "38"]
+    assert own["weights"][1:] == ["> 99.9 %", "> 1000", "12", "B = 256, L = 512", "> 1000"]
+
+
+def test_pairs_of_one_cell_show_nothing_and_no_rows_no_section() -> None:
+    data = sample()
+    for row in data["absorption"]:
+        row["cells"] = 1
+    assert "nothing is shown" in Page(rendering.html(data, {})).text
+    bare = rendering.markdown(data | {"absorption": [], "hidden_errors": []}, {})
+    assert "What a floor absorbs" not in bare
+
+
+def test_shares_that_the_constants_leave_open_are_counted() -> None:
+    data = sample()
+    data["absorption"][1]["squared"]["intervals"]["90"] = [0.05, 0.6]
+    assert "in 1 that depends on the constants" in Page(rendering.html(data, {})).text
 
 
 def test_missing_anchor_leaves_residual_rows_out() -> None:
@@ -697,6 +810,9 @@ REQUIRED = (
     "status",
     "study",
     "study margins",
+    "absorption 0",
+    "absorption 0 squared",
+    "hidden_errors 0",
     "table 0",
     "table 0 raw",
     "table 0 raw expected",
@@ -766,6 +882,10 @@ def test_schema_refuses_nan_anywhere() -> None:
         (("table", 0, "raw", "expected", "intervals", "90"), [1, None]),
         (("table", 0, "raw", "expected", "value"), "8.4"),
         (("table", 0, "cells"), 0),
+        (("absorption", 0, "cells"), 0),
+        (("absorption", 0, "squared"), 0.69),
+        (("hidden_errors", 0, "detectable"), "never"),
+        (("hidden_errors", 0, "unit"), None),
         (("which_floor", "answer"), []),
         (("which_floor", "structures", 0, "verdict"), "maybe"),
         (("which_floor", "structures", 0, "log_ml"), "out of reach"),

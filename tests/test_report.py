@@ -32,7 +32,7 @@ def test_every_file_is_there(twice: tuple[report.ReportResult, Path, Path]) -> N
     wanted = {"report.html", "report.md", "report.json", "run.json", "posterior.nc"}
     assert wanted <= {p.name for p in one.iterdir()}
     figures = {p.stem for p in (one / "figures").glob("*.png")}
-    drawn = {"table", "floors", "measured_predicted", "breakdown", "context", "verdicts"}
+    drawn = {"absorption", "hidden_errors", "table", "floors", "measured_predicted", "breakdown", "context", "verdicts"}
     assert figures == (drawn | {"competition"} if result.data["which_floor"]["run"] else drawn)
     assert {p.stem for p in (one / "figures").glob("*.svg")} == figures
     assert all(path.exists() for path in result.paths.values())
@@ -68,6 +68,21 @@ def test_labels_and_verdicts(twice: tuple[report.ReportResult, Path, Path]) -> N
     assert data["hypotheses"]["H2"]["parts"]["b"]["verdict"] == "negligible"
     assert IMPUTED in (twice[1] / "report.html").read_text()
     assert data["diagnostics"]["recomputed"]["passed"]
+
+
+def test_what_a_floor_absorbs_and_hides(twice: tuple[report.ReportResult, Path, Path]) -> None:
+    data = json.loads((twice[1] / "report.json").read_text())
+    pairs = {(r["model"], r["gpu"]) for r in data["table"] if r["gpu"] != "pooled"}
+    assert {(r["model"], r["gpu"]) for r in data["absorption"]} == pairs
+    assert {(r["model"], r["gpu"]) for r in data["hidden_errors"]} == pairs
+    by_error = {
+        name: [r for r in data["hidden_errors"] if r["error"] == name] for name in ("missing_kernel", "kv_width")
+    }
+    assert {r["detectable"] for r in by_error["missing_kernel"]} == {None}  # null: never
+    for row in by_error["kv_width"]:  # the design's "about 16 % of a KV error" is of its root mean square
+        assert 0.27 < row["share_hidden"] < 0.35
+        assert 0.14 < 1 - np.sqrt(1 - row["share_hidden"]) < 0.2
+    assert "Infinity" not in (twice[1] / "report.json").read_text()
 
 
 def test_posterior_opens(twice: tuple[report.ReportResult, Path, Path]) -> None:

@@ -503,30 +503,31 @@ def _hidden_words(row: Mapping[str, Any], cells: int) -> str:
         told = f"none of the {cells} cells depends on it, so that it cannot show"
     elif not np.isfinite(size):
         told = (
-            f"a free scalar hides it wholly ({shift}); with the floor known it would show from {_size(known, unit)} on"
+            f"a free scalar hides it wholly ({shift}); with the floor known it would show from "
+            f"{size_words(known, unit)} on"
         )
     else:
         told = (
-            f"a free scalar hides {_share(row['share_hidden'])} of its squared effect ({shift}); the rest shows from "
-            f"{_size(size, unit)} on, with the floor known from {_size(known, unit)}"
+            f"a free scalar hides {share_words(row['share_hidden'])} of its squared effect ({shift}); the rest shows "
+            f"from {size_words(size, unit)} on, with the floor known from {size_words(known, unit)}"
         )
-        if _implausible(size, unit):
+        if implausible(size, unit):
             told += ", so that it is in effect hidden"
     if row["best_batch"] is None:
         last = f"B = {CANDIDATE_BATCHES[-1]:g}, L = {CANDIDATE_CONTEXTS[-1]:g}"
         return f"{told}; no further cell up to {last} that fits would help."
     with_it = row["detectable_with_it"]
-    even, only = ("even ", " only") if _implausible(with_it, unit) else ("", "")
+    even, only = ("even ", " only") if implausible(with_it, unit) else ("", "")
     cell = f"{even}one more cell at B = {row['best_batch']:g}, L = {row['best_context']:g}"
-    return f"{told}; {cell} would show it{only} from {_size(with_it, unit)} on."
+    return f"{told}; {cell} would show it{only} from {size_words(with_it, unit)} on."
 
 
-def _implausible(size: float, unit: str) -> bool:
+def implausible(size: float, unit: str) -> bool:
     """Whether a size is no size that an error can have: 100 percent or more."""
     return unit.startswith("percent") and size >= 100.0
 
 
-def _share(share: float) -> str:
+def share_words(share: float) -> str:
     """A share in percent that claims neither all nor nothing where it is not."""
     percent = 100.0 * share
     if percent > 99.9:
@@ -534,9 +535,12 @@ def _share(share: float) -> str:
     return "less than 0.1 %" if percent < 0.1 else f"{percent:.3g} %"
 
 
-def _size(size: float, unit: str) -> str:
-    """A size with two digits and its unit; percents stop at 1000."""
-    number = f"{float(f'{size:.2g}'):g}"
-    if not unit.startswith("percent"):
-        return f"{number} {unit}"
-    return f"{'more than 1000' if size > 1e3 else number}{unit.replace('percent', ' %')}"
+def size_number(size: float, unit: str) -> str:
+    """A size with two digits, without its unit; percents stop at 1000."""
+    return "> 1000" if unit.startswith("percent") and size > 1e3 else f"{float(f'{size:.2g}'):g}"
+
+
+def size_words(size: float, unit: str) -> str:
+    """A size with its unit."""
+    number = size_number(size, unit).replace(">", "more than")
+    return f"{number}{unit.replace('percent', ' %')}" if unit.startswith("percent") else f"{number} {unit}"

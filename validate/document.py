@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
-from validate import whichfloor
+from validate import absorptionsection, whichfloor
 from validate.blocks import (
     Block,
     Cell,
@@ -50,6 +50,7 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
     image = _images(data, figures)
     found = (
         Section("Summary", (*items(data["summary"]), _verdicts_table(data["hypotheses"]))),
+        absorptionsection.section(data["absorption"], data["hidden_errors"], image),
         _two_numbers(data, image("table")),
         _aggregates(data["aggregates"]),
         _floors(data["floors"], image("floors")),
@@ -79,6 +80,20 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
 INTERVALS = "Points are posterior means, thick and thin bars 50 % and 90 % equal-tailed credible intervals"
 PUBLISHED = "open diamonds, where there are any, are published figures"
 FIGURES = {
+    "absorption": (
+        "Share of the squared relative error of T_gpu that the best scalar removes, a row for each model and GPU",
+        f"What a scalar floor absorbs: share of the squared relative error of T_gpu that the best constant in time "
+        f"removes. {INTERVALS}; the grey bar is no posterior but where 90 % of simulated pure noise of the same size "
+        "falls, its line the mean. Up to the bar's right end, noise alone can explain the share. At the right, the "
+        "MAPE that the scalar of least MAPE leaves.",
+    ),
+    "hidden_errors": (
+        "Grid of kinds of error by models on one GPU, coloured by the share that a free floor hides",
+        "What a scalar floor hides on one GPU: colour is the share of an error's squared effect that a free floor "
+        "takes up, the number the smallest size that then shows (two-sided test at 5 %, power 80 %), in the unit of "
+        "its row; never: the floor hides it wholly. All are given the posterior means of constants and noise, without "
+        "an interval. The tables have every GPU.",
+    ),
     "table": (
         "Raw and residual MAPE of every model, one panel for each GPU and one for the pooled means",
         f"The two numbers: raw MAPE (T_gpu alone) and residual MAPE (T_gpu plus the anchor's floor of that GPU), each "

@@ -113,6 +113,8 @@ class Draws:
         Imputation of each draw, or the batch of draws: the unit of Monte Carlo errors.
     weight : float array, shape (draw,)
         Sums to 1.
+    model_noise_ms : float array, shape (draw, cell), or None
+        `noise_ms` before `with_own_noise`.
     """
 
     cells: Cells
@@ -131,6 +133,7 @@ class Draws:
     noise_ms: Array
     unit: NDArray[np.int64]
     weight: Array
+    model_noise_ms: Array | None = None
 
     def __repr__(self) -> str:
         return f"Draws({len(self.weight)} draws of {len(self.cells)} cells, {self.label})"
@@ -173,7 +176,37 @@ class Draws:
         )
         parts = {name: values[:, keep] for name, values in self.parts_ms.items()}
         fewer = {name: getattr(self, name)[:, keep] for name in names}
+        if self.model_noise_ms is not None:
+            fewer["model_noise_ms"] = self.model_noise_ms[:, keep]
         return replace(self, cells=self.cells.where(keep), parts_ms=parts, **fewer)
+
+    def rows(self, keep: NDArray[Any]) -> "Draws":
+        """Some of the draws (a mask over draws, or their numbers), with weights that sum to 1.
+
+        Raises
+        ------
+        ValueError
+            The draws kept have no weight.
+        """
+        mass = self.weight[keep]
+        if not mass.sum() > 0:
+            raise ValueError("the draws kept have no weight")
+
+        def some(values: Array) -> Array:
+            return values[keep] if len(values) == len(self.weight) else values
+
+        names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
+        fewer: dict[str, Any] = {name: some(getattr(self, name)) for name in names}
+        if self.model_noise_ms is not None:
+            fewer["model_noise_ms"] = some(self.model_noise_ms)
+        return replace(
+            self,
+            **fewer,
+            parts_ms={name: some(values) for name, values in self.parts_ms.items()},
+            class_floor_ms={key: some(values) for key, values in self.class_floor_ms.items()},
+            unit=self.unit[keep],
+            weight=mass / mass.sum(),
+        )
 
     def pairs(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
         """(model, gpu, mask over cells) of every measured pair, in order."""
@@ -231,6 +264,27 @@ def weighted_quantiles(values: Array, weight: Array, probabilities: ArrayLike) -
     sorted_values, mass = values[keep][order], weight[keep][order]
     position = (np.cumsum(mass) - 0.5 * mass) / mass.sum()
     return [float(v) for v in np.interp(np.asarray(probabilities, dtype=float), position, sorted_values)]
+
+
+OWN_NOISE = 4.0
+"""So many cells is the noise of its model worth to a pair, beside the pair's own cells."""
+
+
+def with_own_noise(draws: Draws, rng: np.random.Generator) -> Draws:
+    """The same draws, with noise that may differ between the GPUs of a model.
+
+    The model of steps has one relative noise per model. What a roofline leaves over differs by GPU too, by factors in
+    the published study, and the level of a pair is as large as its own residuals. So each draw's noise of a pair is
+    multiplied by a factor f with f² ~ scaled inverse chi-squared(`OWN_NOISE`, 1) before the pair's residuals
+    are seen, drawn given them. `validate.power` counts how often intervals then cover.
+    """
+    noise = draws.noise_ms.copy()
+    for _, _, mask in draws.pairs():
+        z = (draws.step_ms[:, mask] - draws.mean_ms[:, mask]) / noise[:, mask]
+        freedom = OWN_NOISE + z.shape[-1]
+        squared = (OWN_NOISE + (z**2).sum(-1)) / rng.chisquare(freedom, len(z))
+        noise[:, mask] *= np.sqrt(squared)[:, None]
+    return replace(draws, noise_ms=noise, model_noise_ms=draws.noise_ms)
 
 
 # ---- MAPE under its three estimands ----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from models.cells import Cells
 from models.floors import FloorStructure
 from models.kernels import GROUPS, KERNELS, Work, stack_work
 from models.roofline import Efficiency, combine, work_ms
-from validate.draws import IMPUTED, Draws
+from validate.draws import IMPUTED, Draws, with_own_noise
 from validate.errors import GateError, InputError
 from validate.files import write_bytes
 from validate.inversion import PER_MODEL
@@ -473,7 +473,7 @@ def _imputed_draws(
     for g, m in zip(cells.gpu.tolist(), cells.model.tolist(), strict=True):
         members.setdefault((g, classes[m]), set()).add(models.index(m))
     by_class = {(g, c): floors[:, gpus.index(g), sorted(own)].mean(-1) for (g, c), own in members.items()}
-    return Draws(
+    draws = Draws(
         cells,
         IMPUTED,
         study.anchor,
@@ -491,6 +491,7 @@ def _imputed_draws(
         np.repeat(which, keep),
         weight / weight.sum(),
     )
+    return with_own_noise(draws, np.random.default_rng(len(which)))
 
 
 def _imputed_tree(draws: Draws) -> "xr.DataTree":
@@ -719,7 +720,7 @@ class _Measured:
         )
         count = len(T)
         class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
-        return Draws(
+        found = Draws(
             cells,
             self.label,
             anchor,
@@ -737,6 +738,7 @@ class _Measured:
             unit if unit is not None else np.arange(count) * BATCHES // count,
             np.full(count, 1.0 / count),
         )
+        return with_own_noise(found, np.random.default_rng(self.seed))
 
     def _constants(self, posterior: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
         names = ("eta_bw", "eta_fa", "eta_tc", "l_half", "rho_q")

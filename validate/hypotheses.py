@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
-from scipy.stats import ttest_1samp
 
+from models.floors import overlap_ms
 from models.shapes import load as load_shapes
-from validate.draws import IMPUTED, Draws, Estimate, expected_error
+from validate.draws import IMPUTED, Draws, Estimate, expected_error, tails, weighted_quantiles
+from validate.schools import agreement, dies, school
 from validate.study import Margins
 
 if TYPE_CHECKING:
@@ -172,11 +173,15 @@ def _not_tested(name: str, why: str) -> Result:
 # ---- H1 -------------------------------------------------------------------------------------------------------
 
 
-def h1(draws: Draws, margins: Margins) -> Result:
-    """Same-class dense transfer, per family and SKU and pooled over SKUs."""
+SPREAD = 1.25
+"""Scale of the half-Cauchy prior on the sd between GPUs, in margins."""
+
+
+def h1(draws: Draws, margins: Margins, *, both_schools: bool = True, spread: float = SPREAD) -> Result:
+    """Same-class dense transfer, per family and SKU and pooled over SKUs; beside it the frequentist tests."""
     own_class = draws.classes[draws.anchor]
     names = [m for m in draws.cells.models if m != draws.anchor and draws.classes[m] == own_class]
-    families = [_family(draws, m, margins) for m in names if _gpus(draws, m)]
+    families = [_family(draws, m, margins, both_schools, spread) for m in names if _gpus(draws, m)]
     if not families:
         return _not_tested("H1", f"No model of the anchor's class ({own_class}) was measured beside the anchor.")
     verdicts = {f["verdict"] for f in families}
@@ -191,7 +196,7 @@ def h1(draws: Draws, margins: Margins) -> Result:
     return Result("H1", verdict, sentences, data)
 
 
-def _family(draws: Draws, family: str, margins: Margins) -> dict[str, Any]:
+def _family(draws: Draws, family: str, margins: Margins, both_schools: bool, spread: float) -> dict[str, Any]:
     gpus = _gpus(draws, family)
     levels, gaps, rows = [], [], []
     for gpu, mask in gpus:
@@ -216,12 +221,14 @@ def _family(draws: Draws, family: str, margins: Margins) -> dict[str, Any]:
             }
         )
     gap, level = np.stack(gaps, -1), np.stack(levels, -1)
-    scale = 1.25 * margins.h1_points
+    scale = spread * margins.h1_points
     means, sds, mass = by_unit(draws, gap)
     better = float(mass @ pooled_below(means, sds, margins.h1_points, scale))
     level_means, level_sds, _ = by_unit(draws, level)
     good = float(mass @ pooled_below(level_means, level_sds, margins.h1_absolute, scale))
     probability = min(better, good)
+    joint = draws.probability((gap < margins.h1_points).all(-1), f"P(difference < {margins.h1_points:g} on every GPU)")
+    by_die = _by_die(draws, gap, [g for g, _ in gpus], margins, scale)
     curve = [
         {"margin": m, "probability": float(mass @ pooled_below(means, sds, m, scale))}
         | {f"on {g}": float(draws.weight @ (gap[:, k] < m)) for k, (g, _) in enumerate(gpus)}
@@ -241,6 +248,14 @@ def _family(draws: Draws, family: str, margins: Margins) -> dict[str, Any]:
             f"{family}: one GPU does not show how much GPUs differ, so the prior on that (half-Cauchy, scale {scale:g} "
             "points) sets the width of both averages."
         )
+    if len(gpus) > 1:
+        sentences.append(
+            f"{family}: P(the difference is below the margin on every one of these GPUs) is {say(joint.value)}"
+            + (f"; with GPUs of one die taken as one, P(on average) is {say(by_die)}." if by_die is not None else ".")
+        )
+    tests = school(draws, family, [g for g, _ in gpus], margins) if both_schools else None
+    if tests is not None:
+        sentences.append(f"{family}: {agreement(tests, better, margins)}")
     off = [r["gpu"] for r in rows if r["slope_verdict"] == REFUTED]
     if off:
         sentences.append(
@@ -260,17 +275,20 @@ def _family(draws: Draws, family: str, margins: Margins) -> dict[str, Any]:
         ).data,
         "difference": mean_gap.data,
         "per_sku": rows,
-        "frequentist": _t_test(means, mass, margins.h1_points),
+        "joint": joint.data,
+        "by_die": by_die,
+        "frequentist": tests,
         "margins": curve,
     }
 
 
-def _t_test(means: Array, mass: Array, margin: float) -> dict[str, Any] | None:
-    """One-sided t-test of the per-SKU differences against the margin (K-1 df), averaged over imputations."""
-    if means.shape[-1] < 2:
+def _by_die(draws: Draws, gap: Array, gpus: Sequence[str], margins: Margins, scale: float) -> float | None:
+    """P(mean difference below the margin) with the GPUs of one die averaged first; None where each has its own."""
+    die = np.array(list(dies(gpus).values()))
+    if not 1 < len(set(die)) < len(gpus):
         return None
-    p = ttest_1samp(means, margin, axis=-1, alternative="less").pvalue
-    return {"test": "t on per-GPU differences", "df": means.shape[-1] - 1, "p_value": float(mass @ p)}
+    means, sds, mass = by_unit(draws, np.stack([gap[:, die == d].mean(-1) for d in dict.fromkeys(die)], -1))
+    return float(mass @ pooled_below(means, sds, margins.h1_points, scale))
 
 
 # ---- H2 -------------------------------------------------------------------------------------------------------
@@ -321,6 +339,10 @@ def _moe_level(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], marg
     }
 
 
+DETECTABLE = 2.8
+"""A term of so many standard errors is found at 5 % (two-sided) with a power of 0.8."""
+
+
 def _moe_dispatch(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], margins: Margins) -> dict[str, Any]:
     term = draws.dispatch_ms[:, mask]
     percent = 100.0 * term / draws.mean_ms[:, mask]
@@ -334,9 +356,15 @@ def _moe_dispatch(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], m
     kappa_sd = float(np.exp(draws.weight @ np.log(sd)))
     median = draws.estimate(np.median(term, axis=-1), "median dispatch term", "ms")
     verdict = NEGLIGIBLE if below.value > margins.probability else UNTESTABLE if kappa_sd > 0.5 else UNDECIDED
+    detectable = kappa_sd * DETECTABLE * median.value
     sentence = (
-        f"H2b {verdict}: as modelled, the dispatch term of {model} on {gpu} has a median of {median.value:.4f} ms over "
-        f"the cells; P(it is below {margins.dispatch_percent:g} % of every step) is {say(below.value)}."
+        f"H2b {verdict}: beside a free floor, the smallest dispatch term of this shape that the steps of {model} on "
+        f"{gpu} would show (power 0.8) has a median of {detectable:.2g} ms; as modelled it has {median.value:.4f} ms, "
+        f"and P(it is below {margins.dispatch_percent:g} % of every step) is {say(below.value)}."
+        if kappa_sd < 1e3
+        else f"H2b {verdict}: beside a free floor no dispatch term of this shape would show on the grid of {model} on "
+        f"{gpu}; as modelled it has a median of {median.value:.4f} ms, and P(it is below "
+        f"{margins.dispatch_percent:g} % of every step) is {say(below.value)}."
     )
     if kappa_sd > 0.5:
         spread = f"by +-{kappa_sd:.1f}" if kappa_sd < 1e3 else "without bound"
@@ -351,6 +379,7 @@ def _moe_dispatch(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], m
         "probability": below.data,
         "term": median.data,
         "kappa_sd": kappa_sd,
+        "detectable_ms": detectable if kappa_sd < 1e3 else None,
         "sentence": sentence,
     }
 
@@ -363,6 +392,7 @@ def _moe_shape(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], marg
     predicted = draws.gpu_ms[:, mask][:, corner] + draws.own_calibrated_ms[:, mask][:, corner]
     y = draws.step_ms[:, mask][:, corner]
     error = draws.estimate(100.0 * (predicted / y - 1.0), "relative error of the cell, own floor", "percent")
+    joined = {name: _joined_corner(draws, mask, corner, q) for name, q in JOINS.items()}
     verdict = numbers["slope_verdict"]
     own_level = draws.estimate(own, "expected MAPE under its own floor", "percent")
     if numbers["slope"] is None:
@@ -378,11 +408,43 @@ def _moe_shape(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], marg
         "verdict": verdict,
         **numbers,
         "own_level": own_level.data,
-        "corner": {"batch": float(batch[corner]), "context": float(context[corner]), "error": error.data},
+        "corner": {"batch": float(batch[corner]), "context": float(context[corner]), "error": error.data}
+        | {"joined": joined},
         "sentence": f"H2c {verdict}: with a floor of its own, {model} on {gpu}: {told} expected MAPE {own_level} %; "
         f"relative error of the prediction at B = {batch[corner]:g}, L = {context[corner]:g}: {error} % (90 % "
-        "intervals).",
+        "intervals). With the floor refitted to all cells, that cell is "
+        + ", ".join(
+            f"{row['error']['value']:+z.0f} % off if {name} (posterior predictive p {say(row['p'])})"
+            for name, row in joined.items()
+        )
+        + ".",
     }
+
+
+JOINS = {"added": 1.0, "half overlapped": 0.5, "the longer of the two": 0.0}
+"""q of the ways in which T_gpu and a floor H >= 0 may join, for the corner cell."""
+
+
+def _joined_corner(draws: Draws, mask: NDArray[np.bool_], corner: int, q: float) -> dict[str, Any]:
+    """Relative error of the corner cell under a floor H >= 0 refitted to the pair's cells, and its predictive p.
+
+    H is the relative least-squares one of each data set (or of 100 draws of T_gpu); the predictive p is two-sided,
+    with the spread that this floor leaves over all cells.
+    """
+    rows = _representatives(draws)
+    T = draws.gpu_ms[rows][:, mask]
+    y = np.broadcast_to(draws.step_ms[rows if len(draws.step_ms) > 1 else [0]][:, mask], T.shape)
+    H = np.linspace(0.0, 1.2, 241)[:, None, None] * y.max(-1)[:, None]
+    errors = overlap_ms(T, H, q) / y - 1.0  # [H, row, cell]
+    best = (errors**2).sum(-1).argmin(0)
+    chosen = np.take_along_axis(errors, best[None, :, None], 0)[0]
+    spread = np.sqrt((chosen**2).sum(-1) / max(chosen.shape[-1] - 1, 1))
+    p = 2.0 * ndtr(-np.abs(chosen[:, corner]) / np.maximum(spread, 1e-9))
+    mass = draws.weight[rows] / draws.weight[rows].sum()
+    percent = 100.0 * chosen[:, corner]
+    low, high = weighted_quantiles(percent, mass, tails(90))
+    of = Estimate(float(mass @ percent), "relative error of the cell, floor H >= 0", "percent", {"90": (low, high)})
+    return {"q": q, "error": of.data, "p": float(mass @ p)}
 
 
 # ---- H3 -------------------------------------------------------------------------------------------------------
@@ -452,6 +514,16 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
         verdict = SUPPORTED
     else:
         verdict = REFUTED if most <= 1.0 - margins.probability else UNDECIDED
+    few = few_cells_error(draws, mask) if mask.sum() > FEW_CELLS else None
+    far = long_context_error(draws, mask)
+    elsewhere = {
+        "few": None
+        if few is None
+        else draws.estimate(few, f"MAPE of the rest, floor from {FEW_CELLS} cells", "percent"),
+        "contexts": None
+        if far is None
+        else draws.estimate(far, "MAPE at the longest context, floor from shorter ones", "percent"),
+    }
     gap = draws.floor_ms[:, mask][:, 0] - draws.anchor_floor_ms[:, mask][:, 0]
     floor = draws.estimate(gap, "floor of the model minus the anchor's", "ms")
     level = draws.estimate(shared, "expected residual MAPE under the anchor's floor", "percent")
@@ -470,6 +542,15 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
             f"{say(first['both'])} (offset only {say(doubled['offset only'])} with twice the prior sds): {verdict} "
             "there."
         )
+        tried = [
+            f"{estimate} % {where}"
+            for estimate, where in (
+                (elsewhere["few"], f"on the rest where {FEW_CELLS} cells calibrate it"),
+                (elsewhere["contexts"], "at the longest context where shorter ones calibrate it"),
+            )
+            if estimate is not None
+        ]
+        told += f" An offset of its own leaves {' and '.join(tried)}." if tried else ""
     return {
         "model": model,
         "gpu": gpu,
@@ -478,6 +559,7 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
         "recovered": recovered.data,
         "level": level.data,
         "own_level": own_level.data,
+        "calibrated_elsewhere": {key: None if e is None else e.data for key, e in elsewhere.items()},
         "floor_above_anchor": floor.data,
         **numbers,
         "weights": weights,
@@ -496,6 +578,33 @@ def left_out_error(draws: Draws, mask: NDArray[np.bool_]) -> Array:
     total, sum_ = w.sum(-1, keepdims=True), (w * d).sum(-1, keepdims=True)
     offset = (sum_ - w * d) / np.maximum(total - w, 1e-300)
     return np.asarray(100.0 * np.abs((T + offset - y) / y).mean(-1))
+
+
+FEW_CELLS, SPLITS = 3, 30
+"""Cells that calibrate a floor, and how many choices of them are tried, where few calibrate and the rest test."""
+
+
+def few_cells_error(draws: Draws, mask: NDArray[np.bool_]) -> Array:
+    """MAPE (percent, per draw) of the other cells, offset from `FEW_CELLS` cells, mean over `SPLITS` choices."""
+    n = int(mask.sum())
+    rng = np.random.default_rng(n)
+    chosen = [rng.permutation(n) < FEW_CELLS for _ in range(SPLITS)]
+    return np.mean([elsewhere_error(draws, mask, at) for at in chosen], axis=0)
+
+
+def long_context_error(draws: Draws, mask: NDArray[np.bool_]) -> Array | None:
+    """MAPE (percent, per draw) of the longest context under an offset from all shorter ones; None without two."""
+    context = draws.context[0, mask]
+    short = context < context.max()
+    return elsewhere_error(draws, mask, short) if short.any() else None
+
+
+def elsewhere_error(draws: Draws, mask: NDArray[np.bool_], calibrate: NDArray[np.bool_]) -> Array:
+    """MAPE (percent, per draw) of a pair's other cells, offset fitted to those of `calibrate`, weights 1/y^2."""
+    T, y = draws.gpu_ms[:, mask], np.broadcast_to(draws.step_ms[:, mask], draws.gpu_ms[:, mask].shape)
+    w = calibrate / y**2
+    offset = (w * (y - T)).sum(-1, keepdims=True) / w.sum(-1, keepdims=True)
+    return np.asarray(100.0 * np.abs((T + offset - y) / y)[:, ~calibrate].mean(-1))
 
 
 def collinearity(draws: Draws, mask: NDArray[np.bool_]) -> float:

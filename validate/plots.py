@@ -19,7 +19,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
+from validate.absorption import size_number
 from validate.draws import IMPUTED, LEVELS, Draws, tails, weighted_quantiles
+from validate.formatting import number
 
 type Rows = Sequence[Mapping[str, Any]]
 type Given = Axes | Sequence[Axes] | NDArray[Any] | None
@@ -409,6 +411,114 @@ def margins(
     _legend(panels, own, handles, how, columns=3)
     _heading(panels, own, "Transfer within the class (H1) as a function of the margin", label)
     return np.array(panels)
+
+
+@rc_context(_STYLE)
+def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
+    """Share of the squared relative error that the best scalar removes, per (model, GPU), beside that of pure noise.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        The report's `absorption`.
+    label : str
+        What the data are.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        There are no rows.
+    """
+    gpus, entries = _names(rows, "gpu"), list[tuple[str, str | None]]()
+    for model in _names(rows, "model"):
+        entries += [(model, None), *((model, r["gpu"]) for r in rows if r["model"] == model)]
+    place = {entry: at for at, entry in enumerate(entries)}
+    (ax,), own = _panels(ax, 1, height=1.9 + 0.3 * len(entries))
+    for row in rows:
+        at, noise = place[row["model"], row["gpu"]], row["noise_squared"]
+        low, high = noise["intervals"]["90"]
+        ax.barh(at, high - low, 0.8, left=low, color="0.85")
+        ax.vlines(noise["value"], at - 0.4, at + 0.4, color=_GREY, lw=1.5)
+        _interval(ax, row["squared"], at, _COLOURS[gpus.index(row["gpu"]) % len(_COLOURS)], "o")
+        ax.text(1.02, at, number(row["left"], unit=True), transform=ax.get_yaxis_transform(), va="center", size=9)
+    ax.text(1.02, -0.9, "MAPE left", transform=ax.get_yaxis_transform(), va="center", size=9, weight="bold")
+    _rows(ax, [model if gpu is None else gpu for model, gpu in entries], bold=[gpu is None for _, gpu in entries])
+    ax.set_xlim(-0.02, 1.02)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
+    ax.set_xlabel("squared relative error of T_gpu that the best scalar removes (percent)")
+    handles = [
+        Line2D([], [], color=_BLACK, marker="o", ls="none", label="the pair's residual"),
+        Patch(fc="0.85", label="pure noise of its size: 90 % interval"),
+        Line2D([], [], color=_GREY, lw=1.5, label="pure noise: mean"),
+    ]
+    _legend([ax], own, handles, f"Points: posterior mean; {_INTERVALS}.", columns=3)
+    _heading([ax], own, "What a scalar floor absorbs of the residual", label)
+    return ax
+
+
+@rc_context(_STYLE)
+def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | None = None) -> Axes:
+    """Share of each kind of error that a free scalar hides, error x model on one GPU, and the smallest size that shows.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        The report's `hidden_errors`.
+    label : str
+        What the data are.
+    gpu : str, optional
+        Default: the first of those with most models.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        There are no rows of that GPU.
+    """
+    gpu = gpu or max(_names(rows, "gpu"), key=lambda name: len({r["model"] for r in rows if r["gpu"] == name}))
+    rows = [row for row in rows if row["gpu"] == gpu]
+    models, errors = _names(rows, "model"), _names(rows, "error")
+    words = {row["error"]: f"{textwrap.fill(row['label'], 50)}\nin {row['unit']}" for row in rows}
+    (ax,), own = _panels(ax, 1, height=1.6 + 0.52 * len(errors))
+    shares = np.full((len(errors), len(models)), np.nan)
+    for row in rows:
+        at = errors.index(row["error"]), models.index(row["model"])
+        share, size = row["share_hidden"], row["detectable"]
+        unseen = share is None or np.isnan(share)
+        shares[at] = np.nan if unseen else share
+        if unseen:
+            text = "no effect"
+        elif size is None or np.isinf(size):
+            text = "never"
+        else:
+            text = size_number(size, row["unit"])
+        ax.text(at[1], at[0], text, ha="center", va="center", size=9, color="white" if shares[at] > 0.55 else _BLACK)
+    ax.set_facecolor("0.92")
+    image = ax.imshow(shares, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
+    ax.figure.colorbar(image, ax=ax, label="share hidden (of the squared effect)", pad=0.02)
+    ax.set_xticks(range(len(models)), [textwrap.fill(m, 14) for m in models])
+    if len(models) > 5:
+        ax.tick_params(axis="x", rotation=90)
+    _rows(ax, [words[error] for error in errors])
+    ax.grid(visible=False)
+    ax.set_ylim(len(errors) - 0.5, -0.5)
+    ax.set_xlabel(f"model on {gpu}")
+    how = (
+        "Colour: share that a free scalar hides; number: smallest size that then shows with a power of 80 % at 5 %, in "
+        "the unit of its row. At posterior means, without an interval. Grey: no cell depends on it."
+    )
+    _legend([ax], own, [Patch(fc="0.92", ec=_GREY, label="no effect, or not in the model")], how, columns=1)
+    _heading([ax], own, f"Errors of T_gpu that a scalar floor hides on {gpu}", label)
+    return ax
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ roofline gets wrong, a smooth function of log B and log L that every re-run woul
 all pairs, part is a pair's own.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -24,7 +25,7 @@ from models.kernels import stack_work
 from models.quadrature import Quadrature, quadrature
 from models.roofline import Efficiency, work_ms
 from validate import files
-from validate.draws import SIMULATED, Draws, expected_error
+from validate.draws import SIMULATED, Draws, expected_error, with_own_noise
 from validate.study import Margins
 
 if TYPE_CHECKING:
@@ -181,9 +182,10 @@ def _offset(step_ms: Array, gpu_ms: Array) -> Array:
     return np.asarray(floor)
 
 
-def _level(predicted: Array, mean_ms: Array, noise: float) -> Array:
-    """Expected MAPE of the cells on the last axis, percent."""
-    return np.asarray(100.0 * expected_error(predicted, mean_ms, noise * mean_ms).mean(-1))
+def _level(predicted: Array, mean_ms: Array, noise: float, at: Any = slice(None)) -> Array:
+    """Expected MAPE of the cells `at` the last axis, percent."""
+    error = expected_error(predicted[..., at], mean_ms[..., at], noise * mean_ms[..., at])
+    return np.asarray(100.0 * error.mean(-1))
 
 
 def _solve(mean_of: Callable[[Any], Array], predicted: Array, target: Array, sizes: Array, noise: float) -> Array:
@@ -246,10 +248,10 @@ def draws_of(
 def judge(made: Simulated, margins: Margins, rng: np.random.Generator) -> dict[str, Array]:
     """What every test says of every study: by name, [study]; coverage [study, gpu]."""
     found = quadrature(made.cells, made.gpu_ms, made.step_ms, rng, draws=DRAWS)
-    judged = [
-        JUDGES[made.truth.test](draws_of(made.cells, made.gpu_ms, y, found, n, ANCHOR, SIMULATED), margins, made, n)
-        for n, y in enumerate(made.step_ms)
-    ]
+    judged = []
+    for n, y in enumerate(made.step_ms):
+        draws = with_own_noise(draws_of(made.cells, made.gpu_ms, y, found, n, ANCHOR, SIMULATED), rng)
+        judged.append(JUDGES[made.truth.test](draws, margins, made, n))
     result = {name: np.array([one[name] for one in judged], dtype=float) for name in judged[0]}
     if made.truth.test == "H1":
         result |= _frequentist(made, margins)
@@ -263,22 +265,26 @@ def _covers(estimate: Mapping[str, Any], truth: float) -> dict[str, bool]:
 def _judge_h1(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
     from validate.hypotheses import REFUTED, SUPPORTED, h1
 
-    found = h1(draws, margins).data["families"][0]
+    found = h1(draws, margins, both_schools=False).data["families"][0]
     rows = found["per_sku"]
-    slope = _true_slope(made, study)
+    level = {
+        m: np.array([_level(draws.gpu_ms[0] + draws.calibrated_ms[0], made.mean_ms[study], made.truth.noise, at)
+                     for at in (draws.mask(m, g) for g in made.cells.gpus)])
+        for m in (ANCHOR, made.model)
+    }  # fmt: skip
     result = {
         "non-inferior": found["probability"]["value"] >= margins.probability,
         "supported": found["verdict"] == SUPPORTED,
         "refuted": found["verdict"] == REFUTED,
     }
-    for level in ("50", "90"):
+    for share in ("50", "90"):
         for name, key, truth in (
-            ("difference", "difference", made.difference[study]),
-            ("level", "level", made.level[study]),
-            ("slope", "slope", slope),
+            ("difference", "difference", level[made.model] - level[ANCHOR]),
+            ("level", "level", level[made.model]),
+            ("slope", "slope", _true_slope(made, study)),
         ):
-            inside = [_covers(r[key], float(t))[level] for r, t in zip(rows, truth, strict=True)]
-            result[f"covers {level}: {name}"] = np.mean(inside)
+            inside = [_covers(r[key], float(t))[share] for r, t in zip(rows, truth, strict=True)]
+            result[f"covers {share}: {name}"] = np.mean(inside)
     return result
 
 
@@ -439,13 +445,15 @@ class Rates:
 class _Chunk:
     truth: Truth
     margins: Margins
-    seed: tuple[int, ...]
+    seed: int
+    first: int
     studies: int
 
 
-def _run(chunk: _Chunk) -> dict[str, Array]:
-    rng = np.random.default_rng(chunk.seed)
-    return judge(simulate(chunk.truth, rng, chunk.studies), chunk.margins, rng)
+def _run(chunk: _Chunk) -> dict[str, Any]:
+    rng = np.random.default_rng([chunk.seed, chunk.first, zlib.crc32(repr(chunk.truth).encode())])
+    found = judge(simulate(chunk.truth, rng, chunk.studies), chunk.margins, rng)
+    return {"names": np.array(list(found)), "values": np.stack(list(found.values()))}
 
 
 def calibrate(
@@ -474,8 +482,8 @@ def calibrate(
 
     margins = margins or Margins()
     chunks = [
-        _Chunk(truth, margins, (seed, n, first), min(CHUNK, studies - first))
-        for n, truth in enumerate(truths)
+        _Chunk(truth, margins, seed, first, min(CHUNK, studies - first))
+        for truth in truths
         for first in range(0, studies, CHUNK)
     ]
     keys = [f"power {chunk!r} {DRAWS}" for chunk in chunks]
@@ -483,8 +491,8 @@ def calibrate(
     rows = []
     for truth in truths:
         mine = [result for chunk, result in zip(chunks, found, strict=True) if chunk.truth == truth]
-        for quantity in mine[0]:
-            values = np.concatenate([result[quantity] for result in mine])
+        rates = np.concatenate([result["values"] for result in mine], axis=1)
+        for quantity, values in zip(mine[0]["names"].tolist(), rates, strict=True):
             rows.append(
                 asdict(truth)
                 | {

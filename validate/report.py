@@ -16,6 +16,7 @@ from models.kernels import Experts
 from models.roofline import bytes_floor_ms
 from models.shapes import ModelShapes
 from validate import __version__, files, sections, whichfloor
+from validate.absorption import absorption, hidden_errors, mean_efficiency
 from validate.breakdown import breakdown
 from validate.draws import IMPUTED, Draws
 from validate.figures import PublishedFigures
@@ -154,6 +155,10 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
             *(line for name, test in tests.items() for line in _headline(name, test)),
             *([f"Which floor? {which['answer'][0]}"] if which["run"] else []),
         ],
+        "absorption": absorption(draws, seed),
+        "hidden_errors": hidden_errors(
+            draws, shapes, gpus, mean_efficiency(draws, evidence.constants["primary"]), study.efficiency.experts
+        ),
         "table": sections.two_numbers(draws, published, offsets, seed),
         "floors": sections.floors(draws, published, offsets),
         "which_floor": which,
@@ -442,6 +447,8 @@ def figures(evidence: Evidence, data: Mapping[str, Any]) -> "dict[str, Figure]":
     }
     margins = evidence.study.margins
     drawn = {
+        "absorption": plots.absorption(data["absorption"], label),
+        "hidden_errors": plots.hidden_errors(data["hidden_errors"], label),
         "table": plots.two_number_table(data["table"], label)[0],
         "floors": plots.floors(data["floors"]["by_class"], data["floors"]["self_floors"], label),
         "measured_predicted": plots.measured_predicted(draws)[0],
