@@ -123,6 +123,26 @@ def _compare(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _calibrate(options: argparse.Namespace) -> int:
+    from validate import power, runner
+
+    try:
+        result = power.calibrate(
+            studies=options.studies,
+            seed=1 if options.seed is None else options.seed,
+            jobs=options.jobs,
+            dask=options.dask,
+            folder=options.keep,
+            progress=not _quiet(options),
+        )
+    except runner.TaskError as error:
+        return _say(error, GATE_FAILED)
+    if options.out is not None:
+        result.save(options.out)
+    _print(result.data if options.json else result.summary)
+    return DONE
+
+
 def _reconstruct(options: argparse.Namespace) -> int:
     from validate import reconstruction
 
@@ -211,11 +231,12 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--no-refits", action="store_true", help="skip Student-t noise and the refits without each model, GPU, pair"
     )
-    compare.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
-    compare.add_argument("--dask", metavar="ADDRESS", help="use the Dask cluster with this scheduler instead")
-    compare.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep finished fits there: an interrupted run resumes"
-    )
+    _add_runner(compare)
+
+    calibrate = command("calibrate", _calibrate, "how often is each test wrong? size, power and coverage by simulation")
+    calibrate.add_argument("--studies", type=_positive, default=1000, metavar="N", help="per scenario (default: 1000)")
+    calibrate.add_argument("--out", type=Path, metavar="FILE", help="write the table there, as CSV")
+    _add_runner(calibrate)
 
     reconstruct = command("reconstruct", _reconstruct, "impute whole grids from the study's published aggregates")
     reconstruct.add_argument(
@@ -239,6 +260,14 @@ def _add_study(command: argparse.ArgumentParser) -> None:
     data.add_argument("--anchor", metavar="MODEL", help="the model on which constants are calibrated")
     data.add_argument(
         "--configs", type=Path, metavar="DIR", help="folder of Hugging Face config.json files of models in FILE"
+    )
+
+
+def _add_runner(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
+    command.add_argument("--dask", metavar="ADDRESS", help="use the Dask cluster with this scheduler instead")
+    command.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep finished work there: an interrupted run resumes"
     )
 
 

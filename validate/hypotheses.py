@@ -56,9 +56,12 @@ class Result:
 def evaluate(study: "Study", name: str, *, seed: int | None = None, quiet: bool = True) -> Result:
     """Test one hypothesis on a study's data, as `rooffloor test` does."""
     from validate.fitting import gather
+    from validate.robustness import robustness, settled
 
     evidence = gather(study, seed=seed, quiet=quiet)
-    return TESTS[name](evidence.draws, study.margins)
+    result = TESTS[name](evidence.draws, study.margins)
+    data = settled({name: result}, robustness(evidence), study.margins, evidence.draws)[name]
+    return Result(name, data["verdict"], (*data["sentences"], *data["error_rates"]), data)
 
 
 def verdict_of(probability: float, margins: Margins) -> str:

@@ -414,6 +414,60 @@ def margins(
 
 
 @rc_context(_STYLE)
+def power(rates: Any, *, ax: Axes | None = None) -> Axes:
+    """How often H1 is supported or refuted against the true difference, three GPUs, by simulation.
+
+    Parameters
+    ----------
+    rates : Rates
+        Of `validate.power`.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        No such scenario was simulated.
+    """
+    rows = rates.table
+    rows = rows[
+        (rows["test"] == "H1") & (rows["gpus"] == 3) & (rows["mechanism"] == "leftover") & (rows["leftover"] > 0)
+    ]
+    rows = rows[rows["between"] == 1.0].sort_values("difference")
+    if not len(rows):
+        raise ValueError("no simulated study of H1 on three GPUs to draw")
+    (ax,), own = _panels(ax, 1, height=4.6)
+    wanted = {
+        "supported": ("supported", _COLOURS[0], "o"),
+        "refuted": ("refuted", _COLOURS[1], "s"),
+        "t, K-1 df": ("t-test over GPUs, p < 0.05", _GREY, "^"),
+    }
+    for quantity, (name, colour, marker) in wanted.items():
+        own_rows = rows[rows["quantity"] == quantity]
+        ax.errorbar(
+            own_rows["difference"],
+            100 * own_rows["rate"],
+            yerr=200 * own_rows["se"],
+            color=colour,
+            marker=marker,
+            label=name,
+            capsize=2,
+        )
+    ax.axvline(2.0, color=_BLACK, lw=1, ls="--")
+    ax.text(2.05, 97, "margin", va="top", size=9)
+    ax.axhline(5, color=_GREY, lw=0.8, ls=":")
+    ax.set_ylim(-3, 103)
+    ax.set_xlabel("true residual MAPE of the family less the anchor's (points)")
+    ax.set_ylabel("share of simulated studies (percent)")
+    ax.legend(loc="center right", frameon=False)
+    _heading([ax], own, "Size and power of H1, three GPUs that differ by 1 point (sd)", "simulated; bars: 2 se")
+    return ax
+
+
+@rc_context(_STYLE)
 def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     """Share of the squared relative error that the best scalar removes, per (model, GPU), beside that of pure noise.
 

@@ -11,7 +11,7 @@ all pairs, part is a pair's own.
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from models.classes import default_class
 from models.kernels import stack_work
 from models.quadrature import Quadrature, quadrature
 from models.roofline import Efficiency, work_ms
-from validate import files
+from validate import files, resources
 from validate.draws import SIMULATED, Draws, expected_error, with_own_noise
 from validate.study import Margins
 
@@ -374,7 +374,7 @@ DIVERGENCE = tuple(
 )
 SCENARIOS = (*SIZE, *POWER, *CURVE, *PLAIN, *SHAPE, *DIVERGENCE)
 FIELDS = tuple(Truth.__dataclass_fields__)
-TABLE = Path("calibration") / "tests.csv"
+FOLDER, TABLE = "calibration", "tests.csv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -505,34 +505,121 @@ def calibrate(
     return Rates(pd.DataFrame(rows))
 
 
+def committed() -> Rates | None:
+    """The result that comes with the package (`rooffloor calibrate` makes it anew), or None where there is none."""
+    try:
+        return Rates.load(resources.path(FOLDER) / TABLE)
+    except FileNotFoundError:
+        return None
+
+
+def error_rates(rates: Rates, name: str, gpus: int, margins: Margins) -> list[str]:
+    """How often a test is wrong, in words, for a study with so many GPUs; empty where it was not simulated.
+
+    The simulations used the margins of `Margins()`: other margins are named.
+    """
+    default = Margins()
+    found = SAID[name](rates, gpus)
+    if found and replace(margins, label=default.label) != default:
+        found.append(
+            f"These rates are for a margin of {default.h1_points:g} points, a slope within {default.slope_rope:g} of 1 "
+            f"and a probability of {default.probability:g}; this study's margins are others."
+        )
+    return found
+
+
+def _rates(rates: Rates, quantity: str, truths: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Rates of a quantity by name, for the scenarios that were run."""
+    found = {}
+    for name, truth in truths.items():
+        try:
+            found[name] = rates.rate(quantity, **truth)
+        except KeyError:
+            continue
+    return found
+
+
+def _percent(rates: Mapping[str, float]) -> str:
+    return ", ".join(f"{100 * rate:.3g} % {name}" for name, rate in rates.items())
+
+
+def _h1_said(rates: Rates, gpus: int) -> list[str]:
+    simulated = 3  # at the margin, studies of three GPUs were simulated
+    between = {f"where GPUs differ by {sd:g} points (sd)": sd for sd in (0.0, 1.0, 3.0)}
+    said = []
+    for mechanism, why in (("leftover", "it leaves more over"), ("floor", "its floor differs")):
+        at = {n: {"difference": 2.0, "between": sd, "mechanism": mechanism} for n, sd in between.items()}
+        found = _rates(rates, "supported", at)
+        if found:
+            said.append(
+                f"In simulated studies of {simulated} GPUs, a family whose residual MAPE exceeds the anchor's by just "
+                f"the margin because {why} is called supported in {_percent(found)}: by mistake."
+            )
+    near = min((3, 5, 8), key=lambda k: abs(k - gpus))
+    found = _rates(rates, "supported", {n: {"gpus": near, "between": sd} for n, sd in between.items()})
+    if found:
+        said.append(f"A family as good as the anchor is called supported on {near} GPUs in {_percent(found)}.")
+    enough = [
+        f"{next((k for k in (3, 5, 8) if powers.get(str(k), 0.0) >= 0.8), 'more than 8')} where GPUs differ by {sd:g}"
+        for sd in (0.0, 1.0, 3.0)
+        if (powers := _rates(rates, "non-inferior", {str(k): {"gpus": k, "between": sd} for k in (3, 5, 8)}))
+    ]
+    if enough:
+        said.append(
+            f"For such a family to be called non-inferior in 80 % of studies, GPUs needed: {', '.join(enough)}."
+        )
+    return said
+
+
+def _h2_said(rates: Rates, gpus: int) -> list[str]:
+    said = []
+    for leftover in (0.0, SMALL_LEFTOVER):
+        slopes = {
+            f"at a true slope of {slope:g}": {
+                "test": "H2", "gpus": 1, "slope": slope, "floor_ms": 16.0, "leftover": leftover
+            }
+            for slope in (1.0, 1.12, 1.5)
+        }  # fmt: skip
+        found = _rates(rates, "shape supported", slopes)
+        if found:
+            what = "nothing left over" if not leftover else f"a smooth leftover of {100 * leftover:g} %"
+            said.append(f"H2c, one GPU, 2 % noise and {what}: the shape is called supported in {_percent(found)}.")
+    return said
+
+
+def _h3_said(rates: Rates, gpus: int) -> list[str]:
+    truths = {
+        "where only the floor differs": {"slope": 1.0, "floor_ms": 5.0},
+        "where only the slope differs (1.5)": {"slope": 1.5, "floor_ms": 0.0},
+        "where both do": {"slope": 1.5, "floor_ms": 5.0},
+    }
+    said = []
+    for leftover in (0.0, SMALL_LEFTOVER):
+        at = {name: {"test": "H3", "leftover": leftover, **truth} for name, truth in truths.items()}
+        found = _rates(rates, f"{'supported'} on a GPU", at)
+        if found:
+            what = "nothing left over" if not leftover else f"a smooth leftover of {100 * leftover:g} %"
+            said.append(f"H3, 2 % noise and {what}: a floor is called the reason on {_percent(found)} of GPUs.")
+    return said
+
+
+SAID = {"H1": _h1_said, "H2": _h2_said, "H3": _h3_said}
+
+
 def sentences(rates: Rates) -> list[str]:
     """What the simulations say of the tests, in words; scenarios that were not run are left out."""
-    found = []
-    for mechanism in ("leftover", "floor"):
-        said = []
-        for between in (0.0, 1.0, 3.0):
-            try:
-                rate = rates.rate("non-inferior", difference=2.0, between=between, mechanism=mechanism)
-            except KeyError:
-                continue
-            said.append(f"{100 * rate:.1f} % where GPUs differ by {between:g} points (sd)")
-        if said:
-            why = {"leftover": "it leaves more over", "floor": "its floor differs"}[mechanism]
-            found.append(
-                "H1, three GPUs, a family whose residual MAPE exceeds the anchor's by exactly the margin of 2 points "
-                f"because {why}: called non-inferior in {', '.join(said)}."
+    return [line for name in SAID for line in SAID[name](rates, 3)] + _covered(rates)
+
+
+def _covered(rates: Rates) -> list[str]:
+    """Least and largest coverage of 90 % intervals over all scenarios."""
+    said = []
+    for quantity in dict.fromkeys(rates.table["quantity"]):
+        if str(quantity).startswith("covers 90: "):
+            values = rates.table.loc[rates.table["quantity"] == quantity, "rate"]
+            what = str(quantity).removeprefix("covers 90: ")
+            said.append(
+                f"90 % intervals of the {what} cover {100 * values.min():.0f} to {100 * values.max():.0f} % over "
+                f"{len(values)} scenarios."
             )
-    for gpus in (3, 5, 8):
-        said = []
-        for between in (0.0, 1.0, 3.0):
-            try:
-                rate = rates.rate("non-inferior", gpus=gpus, between=between)
-            except KeyError:
-                continue
-            said.append(f"{100 * rate:.0f} % at {between:g}")
-        if said:
-            found.append(
-                f"H1, {gpus} GPUs, a family as good as the anchor: called non-inferior in {', '.join(said)} points "
-                "between GPUs."
-            )
-    return found
+    return said

@@ -22,6 +22,7 @@ from validate.draws import IMPUTED, Draws
 from validate.figures import PublishedFigures
 from validate.fitting import Evidence, gather
 from validate.hypotheses import TESTS
+from validate.robustness import robustness, settled
 from validate.sensitivity import warnings_of
 from validate.structural import structural
 
@@ -125,7 +126,8 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
     """All numbers of the report, as report.json holds them."""
     study, draws = evidence.study, evidence.draws
     published, offsets = _published(evidence)
-    tests = {name: test(draws, study.margins).data for name, test in TESTS.items()}
+    steady = robustness(evidence)
+    tests = settled({name: test(draws, study.margins) for name, test in TESTS.items()}, steady, study.margins, draws)
     names = study.names
     shapes = {m: names.shapes(m) for m in draws.cells.models}
     gpus = {g: names.gpu(g) for g in draws.cells.gpus}
@@ -163,6 +165,7 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
         "floors": sections.floors(draws, published, offsets),
         "which_floor": which,
         "hypotheses": tests,
+        "robustness": steady.data,
         "breakdown": breakdown(draws),
         "structural": structural(draws, shapes, gpus, small),
         "aggregates": _aggregates(published),

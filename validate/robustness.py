@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from models.kernels import EXPERTS, stack_work
 from models.roofline import work_ms
+from validate import power
 from validate.draws import IMPUTED, Draws
-from validate.hypotheses import NOT_TESTED, REFUTED, SPREAD, SUPPORTED, UNDECIDED, h1, h2, h3
+from validate.hypotheses import NOT_TESTED, REFUTED, SPREAD, SUPPORTED, UNDECIDED, Result, h1, h2, h3
 from validate.study import Margins
 
 if TYPE_CHECKING:
@@ -110,6 +111,42 @@ def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         verdict = UNDECIDED if turned else own
         found[name] = {"verdict": verdict, "turned": turned, "softened": softened, "sentence": said}
     return found
+
+
+def settled(
+    tests: Mapping[str, Result], found: Robustness, margins: Margins, draws: Draws
+) -> dict[str, dict[str, Any]]:
+    """Data of the tests with the verdicts that remain, what choices do to them, and the tests' own error rates.
+
+    Returns
+    -------
+    dict
+        By hypothesis, `Result.data` with `verdict` settled, `as_reported` (the verdict of the primary treatment alone),
+        `robustness` (sentences) and `error_rates` (sentences).
+    """
+    rates = power.committed()
+    out = {}
+    for name, result in tests.items():
+        data = dict(result.data)
+        of = found.settled
+        parts = {key: f"{name}{key}" for key in data.get("parts", {})}
+        names = list(parts.values()) or [name]
+        told = [] if result.verdict == NOT_TESTED else [of[one]["sentence"] for one in names]
+        if parts:
+            data["parts"] = {
+                key: part | {"verdict": of[parts[key]]["verdict"], "as_reported": part["verdict"]}
+                for key, part in data["parts"].items()
+            }
+        tested = result.verdict != NOT_TESTED
+        data |= {
+            "verdict": of[names[0]]["verdict"] if tested else NOT_TESTED,
+            "as_reported": result.verdict,
+            "robustness": told,
+            "error_rates": power.error_rates(rates, name, len(draws.cells.gpus), margins) if rates and tested else [],
+        }
+        data["sentences"] = [*data["sentences"], *told]
+        out[name] = data
+    return out
 
 
 def _named(row: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ MECHANISMS = {
 ANCHORS, OWN = "the anchor's", "its own"
 FLOOR_BETWEEN_MS = DEFAULT_PRIORS.floor_sd_pair_ms
 """Scale of the half-Cauchy between-GPU sd of the floor less the anchor's, ms."""
-BETWEEN, BETWEEN_SIZE = 1.25, 1.25
+BETWEEN, BETWEEN_SIZE = 1.25, 0.5
 """Scales of the half-Cauchy between-GPU sds of levels (that of H1) and of slopes and errors, in margins."""
 NODES = 6
 """Points of each half-Cauchy, at equally likely places."""
@@ -112,7 +112,9 @@ class Verdict:
 
         rows = []
         for row in (*self.per_sku, self.data["overall"]):
-            flat = {"gpu": row["gpu"], "verdict": row["verdict"]} | {f"P({v})": row["probabilities"][v] for v in VERDICTS}
+            flat = {"gpu": row["gpu"], "verdict": row["verdict"]} | {
+                f"P({v})": row["probabilities"][v] for v in VERDICTS
+            }
             for name in ("slope", "floor_above_anchor", "difference", "level"):
                 estimate = row.get(name)
                 low, high = estimate["intervals"]["90"] if estimate else (None, None)
@@ -206,7 +208,13 @@ class Gap:
         columns = {name: column[keep] for name, column in self.columns.items()}
         codes = np.unique(self.sku[keep], return_inverse=True)[1]
         return Gap(
-            self.gap_ms[keep], self.known[np.ix_(keep, keep)], self.scale_ms[keep], self.noise, codes, columns, self.names
+            self.gap_ms[keep],
+            self.known[np.ix_(keep, keep)],
+            self.scale_ms[keep],
+            self.noise,
+            codes,
+            columns,
+            self.names,
         )
 
     @cached_property
@@ -305,9 +313,7 @@ def _within(column: Array, sku: NDArray[np.int64]) -> float:
     return float(np.sqrt(sum(((column[sku == k] - column[sku == k].mean()) ** 2).sum() for k in range(sku.max() + 1))))
 
 
-def _distinct(
-    columns: Mapping[str, Array], root_weight: Array
-) -> tuple[dict[str, Array], dict[str, tuple[str, ...]]]:
+def _distinct(columns: Mapping[str, Array], root_weight: Array) -> tuple[dict[str, Array], dict[str, tuple[str, ...]]]:
     """Errors with different columns, and which others have the same."""
     kept: dict[str, Array] = {}
     names: dict[str, tuple[str, ...]] = {}
@@ -481,9 +487,16 @@ def judge(
             f"in the data: {known}"
         )
     whole = gap(draws, model, list(masks.values()), shapes, gpus, efficiency, experts)
-    rows = [_of_gpu(draws, margins, model, g, mask, whole.where(whole.sku == k)) for k, (g, mask) in enumerate(masks.items())]
+    rows = [
+        _of_gpu(draws, margins, model, g, mask, whole.where(whole.sku == k))
+        for k, (g, mask) in enumerate(masks.items())
+    ]
     overall = rows[0] | {"gpu": "all"} if len(rows) == 1 else _of_all(draws, margins, masks, rows, whole)
-    sentences = (_opening(model, overall, list(masks), margins), *(row["sentence"] for row in rows), *_notes(whole, rows))
+    sentences = (
+        _opening(model, overall, list(masks), margins),
+        *(row["sentence"] for row in rows),
+        *_notes(whole, rows),
+    )
     data = {
         "model": model,
         "anchor": draws.anchor,
@@ -563,9 +576,7 @@ def _decided(found: Sequence[Explanation], holds: float, margins: Margins, gpus:
     slopes = [e for e in found if e.error not in (None, WEIGHTS)]
     beyond = sum(e.weight * e.beyond for e in found)
     own = sum(e.weight * (1.0 - e.beyond) for e in found if e.floor == OWN)
-    level_only = own + sum(
-        e.weight * (e.beyond if e.floor == OWN else 1.0) for e in found if e.error == WEIGHTS
-    )
+    level_only = own + sum(e.weight * (e.beyond if e.floor == OWN else 1.0) for e in found if e.error == WEIGHTS)
     probabilities = {
         TRANSFERS: (1.0 - beyond) * holds,
         RECALIBRATE: own * (1.0 - holds),
@@ -636,9 +647,7 @@ def pooled_slope(draws: Draws, masks: Sequence[Mask], margins: Margins) -> dict[
     cdf = below(grid)
     probabilities = np.diff(cdf, prepend=0.0)
     middle = float((grid * probabilities).sum() / probabilities.sum())
-    intervals = {
-        str(level): tuple(float(v) for v in np.interp(tails(level), cdf, grid)) for level in (50, 90)
-    }
+    intervals = {str(level): tuple(float(v) for v in np.interp(tails(level), cdf, grid)) for level in (50, 90)}
     low, high = below(np.array([1.0 - margins.slope_rope, 1.0 + margins.slope_rope]))
     estimate = Estimate(middle, "slope of y on T_gpu with a free floor, mean over GPUs", "1", intervals)  # type: ignore[arg-type]
     return {"slope": estimate.data, "slope_in_rope": float(high - low)}
