@@ -196,7 +196,7 @@ def _start(layout: _Layout, y: Array, T: Array) -> tuple[Array, Array, Array]:
     mean = np.tile([*[0.0] * n, np.log(p.noise_ms[0]), 0.0, 0.0, 0.0, 0.0], (len(y), 1))
     for m in range(n):
         at = layout.model_code == m
-        mean[:, m] = np.log(np.maximum(np.sqrt((relative[:, at] ** 2).mean(-1)), 1e-4))
+        mean[:, m] = np.log(np.maximum(np.sqrt((relative[:, at] ** 2).mean(-1)), 3e-3))
     sd = np.array([*[0.3] * n, 1.0, 1.0, 1.0, 1.0, 1.0])
     return mean, np.tile(np.diag(sd**2), (len(y), 1, 1)), step
 

@@ -314,6 +314,36 @@ def test_collinearity_is_the_squared_cosine_of_the_weighted_columns():
     assert hy.collinearity(draws, mask) < 0.999
 
 
+@LABELS
+def test_offset_and_slope_are_the_moments_of_weighted_least_squares_mixed_over_draws(label: str):
+    draws = simulate(label)
+    mask = draws.mask(SIBLING, "H100")
+    steps = np.broadcast_to(draws.step_ms, draws.gpu_ms.shape)
+    means, seconds = [], []
+    for T, y, sd, floor in zip(
+        draws.gpu_ms[:, mask], steps[:, mask], draws.noise_ms[:, mask], draws.anchor_floor_ms[:, mask][:, 0], strict=True
+    ):
+        design = np.stack([np.ones_like(T), T], -1) / sd[:, None]
+        covariance = np.linalg.inv(design.T @ design)
+        mean = covariance @ design.T @ (y / sd) - [floor, 0.0]
+        means.append(mean)
+        seconds.append(covariance + np.outer(mean, mean))
+    mean = np.average(means, axis=0, weights=draws.weight)
+    covariance = np.average(seconds, axis=0, weights=draws.weight) - np.outer(mean, mean)
+    found = hy.offset_slope(draws, mask)
+    assert found is not None
+    assert found["mean"] == pytest.approx(mean)
+    assert np.array(found["covariance"]) == pytest.approx(covariance, rel=1e-6, abs=1e-9)
+    assert found["cos2"] == hy.collinearity(draws, mask)
+    low, high = draws.gpu_ms[:, mask].min(), draws.gpu_ms[:, mask].max()
+    assert low < found["mean_gpu_ms"] < high
+
+
+def test_offset_and_slope_of_a_T_that_does_not_vary_are_none():
+    flat = simulate(grid=[(4, 2048)])
+    assert hy.offset_slope(flat, flat.mask(SIBLING, "H100")) is None
+
+
 # ---- H1 ---------------------------------------------------------------------------------------------------------
 
 

@@ -149,6 +149,7 @@ FIGURES = {
     "breakdown": lambda d, axes=None: plots.breakdown(breakdown_of(d), d.label, axes=axes),
     "context": lambda d, axes=None: plots.context_slopes(d, {(ANCHOR, "A100-40GB"): 14.8}, axes=axes),
     "verdicts": lambda d, axes=None: plots.margins(hypotheses.h1(d, Margins()).data, d.label, 2.0, axes=axes),
+    "joint": lambda d, axes=None: plots.joint(hypotheses.h3(d, Margins()).data["per_sku"], d.label, axes=axes),
 }
 STUDIES = {
     "imputed": lambda: simulate(IMPUTED, (*DENSE, MOE)),
@@ -338,6 +339,29 @@ def test_margins_say_why_nothing_was_tested():
     data = hypotheses.h1(simulate(MEASURED, models=(ANCHOR, SMALL)), Margins()).data
     (ax,) = plots.margins(data, MEASURED, 2.0)
     assert "No model of the anchor's class" in words(ax.figure)
+
+
+def pair(**changed: Any) -> dict[str, Any]:
+    found = {"mean": [5.0, 0.9], "covariance": [[2.0, -0.6], [-0.6, 0.25]], "cos2": 0.72, "mean_gpu_ms": 2.0}
+    return {"model": SMALL, "gpu": "H100", "verdict": "supported", "offset_slope": found, **changed}
+
+
+def test_joint_draws_an_ellipse_for_each_level_and_judged_pair_with_its_cos2():
+    rows = [pair(), pair(gpu="H200", verdict="not tested"), pair(gpu="A100-40GB", offset_slope=None)]
+    axes = plots.joint(rows, IMPUTED)
+    assert (xs(axes[0], "o"), xs(axes[1], "o")) == ([5.0], [pytest.approx(5.0 + 0.9 * 2.0 - 2.0)])
+    rings = [np.stack(line.get_data()) for line in axes[0].get_lines() if len(line.get_xdata()) > 100]
+    inverse = np.linalg.inv([[2.0, -0.6], [-0.6, 0.25]])
+    for ring, share in zip(rings, (0.5, 0.9), strict=True):
+        away = ring - np.array([[5.0], [0.9]])
+        assert np.einsum("in,ij,jn->n", away, inverse, away) == pytest.approx(-2 * np.log(1 - share))
+    assert f"{SMALL} on H100: cos² 0.72" in words(axes[0].figure)
+    assert "H200" not in words(axes[0].figure)
+
+
+def test_joint_without_a_judged_pair_is_refused():
+    with pytest.raises(ValueError, match="judges no pair"):
+        plots.joint([pair(verdict="not tested")], IMPUTED)
 
 
 def test_ten_models_have_ten_looks():

@@ -121,6 +121,31 @@ def hidden_errors(model: str) -> list[dict[str, Any]]:
     ]
 
 
+def frequentist(sets: int = 20) -> dict[str, Any]:
+    def test(name: str, p: float | None, *, pseudo: bool = False, note: str = "") -> dict[str, Any]:
+        numbers = {"df": None if pseudo else 1.0, "p_value": p, "below": None if p is None else 0.25, "estimate": -1.75}
+        return {"name": name, **numbers, "pseudo_replicated": pseudo, "note": note}
+
+    return {
+        "quantity": "mean difference of absolute relative errors",
+        "margin": 2.0,
+        "gpus": ["H100", "A100-40GB"],
+        "clusters": {"H100": "GH100", "A100-40GB": "GA100"},
+        "cells": 30,
+        "data_sets": sets,
+        "tests": {
+            "t_per_gpu": test("t on per-GPU differences", 0.0312),
+            "wald_slope_by_cluster": test("Wald test of slope 1", 0.45, note="two-sided: a small p-value speaks"),
+            "mixed_model": test("mixed model", None, note="no spread to judge by"),
+            "tost_cells": test("cell-level one-sided t", 0.0001, pseudo=True, note="pseudo-replicated: of no use"),
+        },
+        "per_gpu": [
+            {"gpu": gpu, **test(f"t on {gpu}", p, pseudo=True), "p_holm": holm}
+            for gpu, p, holm in (("H100", 0.011, 0.022), ("A100-40GB", None, None))
+        ],
+    }
+
+
 def hypotheses(model: str) -> dict[str, Any]:
     slope = {
         "slope": estimate(1.04, "1", "slope of y on T_gpu with a free offset", spread=0.05),
@@ -145,35 +170,50 @@ def hypotheses(model: str) -> dict[str, Any]:
             }
             for gpu in ("H100", "A100-40GB")
         ],
-        "frequentist": {"test": "t on per-GPU differences", "df": 1, "p_value": 0.0312},
+        "joint": probability(0.64, "P(difference < 2 on every GPU)"),
+        "by_die": 0.9435,
+        "frequentist": frequentist(),
         "margins": [{"margin": m, "probability": p, "on H100": p} for m, p in ((0.0, 0.7), (2.0, 0.9), (5.0, 1.0))],
     }
 
     def part(verdict: str, **numbers: Any) -> dict[str, Any]:
         row = {"model": "Qwen1.5-MoE-A2.7B", "gpu": "H100", "verdict": verdict, **numbers}
-        return {"verdict": verdict, "sentences": [f"The part is {verdict}."], "per_sku": [row]}
+        return {
+            "verdict": verdict,
+            "as_reported": verdict,
+            "sentences": [f"The part is {verdict}."],
+            "per_sku": [row],
+        }
 
+    def told(name: str, first: str) -> dict[str, Any]:
+        return {"as_reported": first, "robustness": [f"{name} is {first} as reported."], "error_rates": []}
+
+    joined = {"q": 1.0, "error": estimate(-23.9, "percent", "relative error, floor H >= 0"), "p": 0.0312}
+    corner = {"batch": 16.0, "context": 8192.0, "error": estimate(34.6, "percent"), "joined": {"added": joined}}
     return {
         "H1": {
             "verdict": "supported",
+            **told("H1", "supported"),
             "statement": "The GPU-compute branch transfers.",
             "sentences": family["sentences"],
             "families": [family],
         },
         "H2": {
             "verdict": "refuted",
+            **told("H2a", "refuted"),
             "statement": "So does that of a mixture of experts.",
             "sentences": ["The part is refuted."],
             "parts": {
                 "a": part("refuted", probability=probability(0.001), level=estimate(77.0, "percent")),
-                "b": part("negligible", term=estimate(0.004, "ms", spread=0.001, mcse=1e-5), kappa_sd=21.3),
-                "c": part("undecided", **slope, corner={"batch": 16.0, "error": estimate(34.6, "percent")}),
+                "b": part("negligible", term=estimate(0.004, "ms", spread=0.001, mcse=1e-5), kappa_sd=21.3, detectable_ms=0.4),
+                "c": part("undecided", **slope, corner=corner),
             },
         },
         "H3": {
             "verdict": "undecided",
+            **told("H3", "supported"),
             "statement": "The floor is the reason.",
-            "sentences": ["A sentence on H3."],
+            "sentences": ["A sentence on H3.", "H3 is supported as reported."],
             "per_sku": [
                 {
                     "model": "Llama-3.2-1B",
@@ -182,8 +222,38 @@ def hypotheses(model: str) -> dict[str, Any]:
                     **slope,
                     "weights": {"as stated": {"offset only": 0.6123, "scale only": 0.0001, "both": 0.3876}},
                     "cos2": 0.991,
+                    "own_level": estimate(6.1, "percent", "each cell left out in turn"),
+                    "calibrated_elsewhere": {"few": estimate(9.4, "percent", "floor from 3 cells"), "contexts": None},
+                    "offset_slope": {
+                        "mean": [5.1, 0.9],
+                        "covariance": [[1.5, -0.3], [-0.3, 0.0625]],
+                        "cos2": 0.991,
+                        "mean_gpu_ms": 3.25,
+                    },
                 }
             ],
+        },
+    }
+
+
+def robustness() -> dict[str, Any]:
+    """The primary row, one choice that turns H3, and two cells left out, one of which softens H2c."""
+    verdicts = {"H1": "supported", "H2a": "refuted", "H2b": "negligible", "H2c": "undecided", "H3": "supported"}
+    return {
+        "rows": [
+            {"kind": "primary", "name": "as reported", **verdicts},
+            {"kind": "GPU left out", "name": "H100", **verdicts, "H3": "refuted"},
+            {"kind": "cell left out", "name": "B = 1, L = 512", **verdicts},
+            {"kind": "cell left out", "name": "B = 2, L = 512", **verdicts, "H2c": "refuted"},
+        ],
+        "settled": {
+            name: {
+                "verdict": "undecided" if name == "H3" else verdict,
+                "turned": ["GPU left out: H100"] if name == "H3" else [],
+                "softened": [],
+                "sentence": f"The sentence on whether {name} stands.",
+            }
+            for name, verdict in verdicts.items()
         },
     }
 
@@ -346,6 +416,7 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
             }
         ],
         "hypotheses": hypotheses(model),
+        "robustness": robustness(),
         "breakdown": [
             {"model": m, "gpu": "H100", "group": g, "step": estimate(9.0, "ms", "mean step"), "parts": parts}
             for m in ("Llama-3.2-1B", model)
@@ -497,7 +568,9 @@ def test_figures_have_alternative_text_and_a_caption_with_the_data_label(page: s
     parsed = Page(page)
     assert len(parsed.all("img")) == len(parsed.said("figcaption")) == len(FIGURES)
     assert all(len(a["alt"] or "") > 20 for a in parsed.all("img"))
-    assert all(f"Data: {data['status']['label']}." in caption for caption in parsed.said("figcaption"))
+    for caption in parsed.said("figcaption"):
+        of = "simulated studies, none of them this one" if "in studies that were simulated" in caption else None
+        assert f"Data: {of or data['status']['label']}." in caption
     assert all("interval" in caption for caption in parsed.said("figcaption"))
 
 
@@ -621,10 +694,74 @@ def test_missing_anchor_leaves_residual_rows_out() -> None:
 def test_hypotheses_that_were_not_tested_say_why() -> None:
     data = sample(imputed=False)
     none = {"verdict": "not tested", "statement": "S.", "sentences": ["No mixture of experts was measured."]}
+    none |= {"as_reported": "not tested", "robustness": [], "error_rates": []}
     data["hypotheses"]["H2"] = none
     jsonschema.validate(json.loads(json_dumps(data)), SCHEMA)
     assert "No mixture of experts was measured." in Page(rendering.html(data, {})).text
     assert "not tested" in rendering.text(data)
+
+
+def test_both_schools_mark_units_pseudo_replication_and_shares_of_grids() -> None:
+    page = Page(rendering.html(sample(), {}))
+    start = next(i for i, (_, text) in enumerate(page.texts) if text.startswith("Tests of Qwen2.5-7B against a margin"))
+    row = [text for _, text in page.texts[start : start + 80]]
+    at = row.index("t on per-GPU differences")
+    assert row[at + 1 : at + 6] == ["GPU", "-1.75", "1", "0.031", "25"]
+    at = row.index("Wald test of slope 1")
+    assert row[at + 1 : at + 3] == ["a small p speaks against transfer", "die"]
+    at = row.index("cell-level one-sided t")
+    assert row[at + 1 : at + 4] == ["pseudo-replicated", "unit: cell", "-1.75"]
+    assert "no spread to judge by" in row
+    assert rows_below("GPU by GPU", page)[-2] == ["H100", "-1.75", "–", "0.011", "25", "0.022"]
+    assert "of 1 tests whose unit is the GPU or the die, 1 finds the same" in page.text
+    assert "mean over 20 imputed grids" in page.text
+    data = sample(imputed=False)
+    data["hypotheses"]["H1"]["families"][0]["frequentist"] = frequentist(sets=1)
+    alone = Page(rendering.html(data, {}))
+    assert "share of grids" not in alone.text
+    assert rows_below("GPU by GPU", alone)[-2] == ["H100", "-1.75", "–", "0.011", "0.022"]
+
+
+def test_error_rates_stand_under_the_verdict_where_there_are_any() -> None:
+    data = sample()
+    assert "How often is this test wrong?" not in Page(rendering.html(data, {})).text
+    data["hypotheses"]["H1"]["error_rates"] = ["A family at the margin is called supported in 4 %.", "More."]
+    jsonschema.validate(json.loads(json_dumps(data)), SCHEMA)
+    said = Page(rendering.html(data, {})).text
+    assert "How often is this test wrong? A family at the margin is called supported in 4 %. More." in said
+
+
+def test_do_the_verdicts_stand() -> None:
+    page = Page(rendering.html(sample(), {}))
+    heads = page.said("h2")
+    assert heads.index("Do the verdicts stand?") == heads.index("Hypotheses") + 1
+    assert "The sentence on whether H3 stands." in page.said("li")
+    assert "A sentence on H3." in page.said("li")
+    assert "H3 is supported as reported." not in page.said("li")  # told by that section
+    assert "margins post hoc · supported before other choices" in page.text
+    assert "One grid cell left out in turn (2 cells): other verdicts: H2c in 1" in page.said("summary")
+    written = rendering.markdown(sample(), {})
+    assert "| GPU left out | H100 | supported | refuted | negligible | undecided | **refuted** |" in written
+    assert "| cell left out | B = 2, L = 512 | supported | refuted | negligible | **refuted** | supported |" in written
+
+
+def test_hypotheses_that_were_not_tested_have_no_sentence_on_other_choices() -> None:
+    data = sample()
+    for row in data["robustness"]["rows"]:
+        row["H1"] = "not tested"
+    assert "The sentence on whether H1 stands." not in Page(rendering.html(data, {})).text
+
+
+def test_corner_cell_and_calibration_elsewhere_have_tables_of_their_own() -> None:
+    page = Page(rendering.html(sample(), {}))
+    assert "B = 16, L = 8192" in page.said("th")
+    assert "added -23.90 50 %: [-24.90, -22.90] 90 %: [-25.90, -21.90] 0.03" in page.text
+    own = rows_below("MAPE with an offset of its own", page)
+    assert " ".join(text for row in own for text in row).endswith(
+        "6.10 50 %: [5.10, 7.10] 90 %: [4.10, 8.10] 9.40 50 %: [8.40, 10.40] 90 %: [7.40, 11.40] –"
+    )
+    for key in ("joined", "calibrated elsewhere", "offset slope"):
+        assert key not in page.text
 
 
 def test_content_may_hold_arrays_and_nan_as_report_json_may_not() -> None:
@@ -830,12 +967,24 @@ REQUIRED = (
     "which_floor influence 0",
     "hypotheses",
     "hypotheses H1",
+    "hypotheses H1 families 0",
+    "hypotheses H1 families 0 frequentist",
+    "hypotheses H1 families 0 frequentist tests tost_cells",
+    "hypotheses H1 families 0 frequentist per_gpu 0",
     "hypotheses H1 families 0 difference",
     "hypotheses H1 families 0 margins 0",
     "hypotheses H2",
     "hypotheses H2 parts",
     "hypotheses H2 parts a",
+    "hypotheses H2 parts c per_sku 0 corner",
+    "hypotheses H2 parts c per_sku 0 corner joined added",
     "hypotheses H3",
+    "hypotheses H3 per_sku 0 calibrated_elsewhere",
+    "hypotheses H3 per_sku 0 offset_slope",
+    "robustness",
+    "robustness rows 0",
+    "robustness settled",
+    "robustness settled H1",
     "breakdown 0",
     "breakdown 0 parts",
     "structural 0",
@@ -893,6 +1042,14 @@ def test_schema_refuses_nan_anywhere() -> None:
         (("hypotheses", "H1", "verdict"), "maybe"),
         (("hypotheses", "H1", "families"), []),
         (("hypotheses", "H3", "per_sku", 0, "slope", "mcse"), "small"),
+        (("hypotheses", "H1", "as_reported"), "maybe"),
+        (("hypotheses", "H1", "families", 0, "by_die"), 1.5),
+        (("hypotheses", "H1", "families", 0, "frequentist", "tests"), {}),
+        (("hypotheses", "H1", "families", 0, "frequentist", "tests", "t_per_gpu", "p_value"), 1.1),
+        (("hypotheses", "H2", "parts", "b", "per_sku", 0, "detectable_ms"), "much"),
+        (("hypotheses", "H3", "per_sku", 0, "offset_slope", "mean"), [1.0]),
+        (("robustness", "rows"), []),
+        (("robustness", "rows", 0, "H2b"), "maybe"),
         (("structural", 0, "probability"), 0.9),
         (("diagnostics", "fits", 0, "passed"), "yes"),
     ],

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
-from validate import absorptionsection, whichfloor
+from validate import absorptionsection, hypothesissection, robustnesssection, whichfloor
 from validate.blocks import (
     Block,
     Cell,
@@ -19,7 +19,6 @@ from validate.blocks import (
     Section,
     Table,
     Text,
-    Verdict,
     any_cell,
     common_estimand,
     estimate_cell,
@@ -49,7 +48,7 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
     """
     image = _images(data, figures)
     found = (
-        Section("Summary", (*items(data["summary"]), _verdicts_table(data["hypotheses"]))),
+        Section("Summary", (*items(data["summary"]), _verdicts_table(data))),
         absorptionsection.section(data["absorption"], data["hidden_errors"], image),
         _two_numbers(data, image("table")),
         _aggregates(data["aggregates"]),
@@ -57,7 +56,8 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
         whichfloor.section(data["which_floor"], image),
         Section("Measured against predicted", image("measured_predicted")),
         _breakdown(data["breakdown"], image("breakdown")),
-        _hypotheses(data, image("verdicts")),
+        hypothesissection.section(data, image),
+        robustnesssection.section(data),
         _structural(data["structural"], image("context")),
         _variants(data["variants"]),
         _reconstruction(data["reconstruction"]),
@@ -138,6 +138,21 @@ FIGURES = {
         "over GPUs. Points mark the stated margin (dotted); where a curve crosses a grey line, a verdict flips. The "
         "hollow point is the probability of the absolute margin.",
     ),
+    "power": (
+        "Share of simulated studies in which H1 is supported, or refuted, against the true difference of MAPEs",
+        "How often H1 is supported or refuted, and how often the t-test over GPUs finds transfer, in studies that were "
+        "simulated with a known difference between the family's residual MAPE and the anchor's, on three GPUs that "
+        "differ by 1 point (sd). Left of the dashed margin H1 is true, right of it every supported is a mistake; the "
+        "dotted line is 5 %. Bars are two standard errors of the simulation, no credible intervals.",
+    ),
+    "joint": (
+        "Ellipses of offset and slope for each model and GPU that H3 judges",
+        "What the steps of a pair say of offset and slope together: y = offset + slope x T_gpu, the offset less the "
+        "anchor's floor; left at T_gpu = 0, right at the mean T_gpu of the pair. Ellipses hold 50 % (thick) and 90 % "
+        "(thin) of the normal distribution that has the posterior's mean and covariance: joint regions, no intervals. "
+        "On the line of slope 1 an offset alone explains the pair, on that of no offset a scale alone. cos² near 1 "
+        "(a slanted, narrow ellipse at the left) says that these cells hardly tell the two apart.",
+    ),
     "context": (
         "Decode step against context at the largest batch of each model, one panel for each GPU",
         f"Decode step against context at the largest batch. {INTERVALS}; dashed lines with bands are T_gpu plus the "
@@ -147,13 +162,25 @@ FIGURES = {
 """Alternative text and caption of each figure; the data label is added to the caption."""
 
 
+SIMULATED = {"power": "simulated studies, none of them this one"}
+"""Figures that show other data than the study's."""
+
+
 def _images(data: Record, figures: Collection[str]) -> Callable[[str], tuple[Image, ...]]:
     def image(key: str) -> tuple[Image, ...]:
         alt, caption = FIGURES.get(key, (label(key), f"{label(key).capitalize()}. {INTERVALS}."))
-        text = f"{caption} Data: {data['status']['label']}."
+        text = f"{caption} Data: {SIMULATED.get(key, data['status']['label'])}."
         return (Image(key, f"{alt} ({data['study']['name']})", text),) if key in figures else ()
 
     return image
+
+
+# ---- summary ----------------------------------------------------------------------------------------------------
+
+
+def _verdicts_table(data: Record) -> Table:
+    rows = tuple((Cell((name,)), cell) for name, cell in hypothesissection.verdicts(data["hypotheses"]).items())
+    return Table("Verdicts", (Column("hypothesis"), Column("verdict")), rows)
 
 
 # ---- the two-number table ---------------------------------------------------------------------------------------
@@ -337,109 +364,6 @@ def _structural(reads: Sequence[Record], image: tuple[Image, ...]) -> Section:
     return Section("Structural reads", image, tuple(below))
 
 
-# ---- hypotheses -------------------------------------------------------------------------------------------------
-
-PART_TITLES = {"a": "H2a: level", "b": "H2b: dispatch term", "c": "H2c: shape"}
-TOLD = ("verdict", "statement", "sentences", "families", "parts", "per_sku", "family", "margins")
-
-
-def _hypotheses(data: Record, image: tuple[Image, ...]) -> Section:
-    found, margins = data["hypotheses"], data["study"]["margins"]
-    if not found:
-        return Section("Hypotheses", image)
-    when = "post hoc, chosen after the figures were known" if margins["label"] == "post hoc" else margins["label"]
-    note = Text(
-        f"Margins ({when}): residual MAPE at most {margins['h1_points']:g} points above the anchor's and below "
-        f"{margins['h1_absolute']:g} %; slope within {margins['slope_rope']:g} of 1; a term is negligible below "
-        f"{margins['dispatch_percent']:g} % of the step. A verdict needs a probability of {margins['probability']:g}, "
-        f"a refutation one of {1 - margins['probability']:.3g} or less."
-    )
-    below = tuple(_hypothesis(name, h, margins["label"]) for name, h in found.items())
-    return Section("Hypotheses", (note, *image), below)
-
-
-def _hypothesis(name: str, found: Record, kind: str) -> Section:
-    families = [_judged(f["family"], f, kind) for f in found.get("families", ())]
-    parts = [_judged(PART_TITLES.get(key, key), p, kind) for key, p in found.get("parts", {}).items()]
-    below = (*families, *parts)
-    # Parts and families tell their sentences themselves.
-    blocks = _judged(name, found, kind, sentences=not below).blocks
-    return Section(name, (blocks[0], Text(found["statement"]), *blocks[1:]), below)
-
-
-def _judged(title: str, found: Record, kind: str, *, sentences: bool = True) -> Section:
-    probability = found.get("probability")
-    text = f"probability {number(probability)} · margins {kind}" if is_estimate(probability) else f"margins {kind}"
-    others = {k: v for k, v in found.items() if k not in TOLD}
-    curve = found.get("margins") or []
-    return Section(
-        title,
-        (
-            Verdict(found["verdict"], text),
-            *(items(found["sentences"]) if sentences else ()),
-            *_per_sku(title, found.get("per_sku") or []),
-            *key_values(others, f"{title}: all GPUs together"),
-            *((Fold("Probability at other margins", (_curve(curve),)),) if curve else ()),
-        ),
-    )
-
-
-def _curve(curve: Sequence[Record]) -> Table:
-    keys = [k for k in curve[0] if k != "margin"]
-    rows = tuple(
-        (Cell((f"{p['margin']:g}",)), *(Cell((decimal(p[k], unit="probability"),)) for k in keys)) for p in curve
-    )
-    columns = (Column("margin, points", numeric=True), *(Column(label(k), numeric=True) for k in keys))
-    return Table("Probability that the difference lies below the margin", columns, rows)
-
-
-def _per_sku(title: str, rows: Sequence[Record]) -> tuple[Block, ...]:
-    """A table for each model: a column for each GPU, a row for each quantity."""
-    blocks: list[Block] = []
-    for model, group in groupby(rows, key=lambda r: r.get("model", "")):
-        by_gpu = [(r["gpu"], flat({k: v for k, v in r.items() if k not in ("model", "gpu")})) for r in group]
-        names = list(dict.fromkeys(name for _, record in by_gpu for name in record))
-        table_rows = []
-        for name in names:
-            values = [record.get(name) for _, record in by_gpu]
-            estimand = common_estimand(v for v in values if is_estimate(v))
-            head = Cell((name, estimand) if estimand and estimand != name else (name,))
-            table_rows.append((head, *(_sku_cell(name, v) for v in values)))
-        caption = f"{title}, per GPU" + (f": {model}" if model and model != title else "")
-        columns = (Column("quantity"), *(Column(gpu, numeric=True) for gpu, _ in by_gpu))
-        blocks.append(Table(caption, columns, tuple(table_rows)))
-    return tuple(blocks)
-
-
-def _sku_cell(name: str, value: object) -> Cell:
-    if name == "verdict":
-        return Cell((str(value),), verdict=True)
-    if name.startswith(label("weights")) and isinstance(value, float):
-        return Cell((decimal(value, unit="probability"),))
-    return any_cell(value)
-
-
-def verdicts(hypotheses: Record) -> dict[str, Cell]:
-    """Verdict and probability of each hypothesis, each of its families and each of its parts, by name."""
-
-    def cell(found: Record) -> Cell:
-        probability = found.get("probability")
-        extra = (f"P {number(probability)}",) if is_estimate(probability) else ()
-        return Cell((found["verdict"], *extra), verdict=True)
-
-    out = {}
-    for name, found in hypotheses.items():
-        out[name] = cell(found)
-        out |= {f"{name}: {f['family']}": cell(f) for f in found.get("families", ())}
-        out |= {PART_TITLES.get(key, key): cell(p) for key, p in found.get("parts", {}).items()}
-    return out
-
-
-def _verdicts_table(hypotheses: Record) -> Table:
-    rows = tuple((Cell((name,)), cell) for name, cell in verdicts(hypotheses).items())
-    return Table("Verdicts", (Column("hypothesis"), Column("verdict")), rows)
-
-
 # ---- side by side -----------------------------------------------------------------------------------------------
 
 
@@ -475,7 +399,7 @@ def _side_by_side(versions: Sequence[tuple[str, Record]]) -> tuple[Block, ...]:
             "Verdicts",
             ("hypothesis",),
             versions,
-            lambda v: {(k,): c for k, c in verdicts(v.get("hypotheses") or {}).items()},
+            lambda v: {(k,): c for k, c in hypothesissection.verdicts(v.get("hypotheses") or {}).items()},
         ),
         *_compared("Expected residual MAPE, percent", ("model", "GPU"), versions, mape("residual")),
         *_compared("Expected raw MAPE, percent", ("model", "GPU"), versions, mape("raw")),

@@ -509,8 +509,11 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
         own < margins.h1_absolute, f"P(cross-validated MAPE under its own floor < {margins.h1_absolute:g} %)"
     )
     weights = {name: explanation_weights(draws, mask, scale) for name, scale in PRIOR_SCALES.items()}
-    offset = min(w["offset only"] for w in weights.values())
-    most = max(w["offset only"] for w in weights.values())
+    numbers = slope_summary(draws, mask, margins)
+    inside = 0.0 if numbers["slope_in_rope"] is None else numbers["slope_in_rope"]["value"]
+    # A slope within the ROPE is as good as 1: there the floor alone explains.
+    shares = {name: w["offset only"] + w["both"] * inside for name, w in weights.items()}
+    offset, most = min(shares.values()), max(shares.values())
     if diverges.value < margins.probability:
         verdict = NOT_TESTED
     elif offset >= margins.probability and recovered.value >= margins.probability:
@@ -531,7 +534,6 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
     floor = draws.estimate(gap, "floor of the model minus the anchor's", "ms")
     level = draws.estimate(shared, "expected residual MAPE under the anchor's floor", "percent")
     own_level = draws.estimate(own, "MAPE with its own floor, each cell left out in turn", "percent")
-    numbers = slope_summary(draws, mask, margins)
     first, doubled = weights["as stated"], weights["doubled"]
     if verdict == NOT_TESTED:
         told = (
@@ -542,8 +544,9 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
         told = (
             f"P(the latter is below {margins.h1_absolute:g} %) is {say(recovered.value)}. Posterior weights of three "
             f"explanations: offset only {say(first['offset only'])}, scale only {say(first['scale only'])}, both "
-            f"{say(first['both'])} (offset only {say(doubled['offset only'])} with twice the prior sds): {verdict} "
-            "there."
+            f"{say(first['both'])} (offset only {say(doubled['offset only'])} with twice the prior sds). P(it is the "
+            f"floor, with a slope within 1 +- {margins.slope_rope:g}) is {say(shares['as stated'])} "
+            f"({say(shares['doubled'])}): {verdict} there."
         )
         tried = [
             f"{estimate} % {where}"
@@ -566,7 +569,9 @@ def _divergence(draws: Draws, model: str, gpu: str, mask: NDArray[np.bool_], mar
         "floor_above_anchor": floor.data,
         **numbers,
         "weights": weights,
+        "floor_probability": shares,
         "cos2": collinearity(draws, mask),
+        "offset_slope": offset_slope(draws, mask),
         "sentence": f"{model} on {gpu} has an expected MAPE of {level} % under the anchor's floor and a MAPE of "
         f"{own_level} % with an offset of its own (each cell left out in turn); its floor minus the anchor's is "
         f"{floor} ms (90 % intervals). {told}",
@@ -615,6 +620,39 @@ def collinearity(draws: Draws, mask: NDArray[np.bool_]) -> float:
     T = draws.gpu_ms[:, mask]
     w = 1.0 / draws.noise_ms[:, mask] ** 2
     return float(draws.weight @ ((w * T).sum(-1) ** 2 / (w.sum(-1) * (w * T**2).sum(-1))))
+
+
+def offset_slope(draws: Draws, mask: NDArray[np.bool_]) -> dict[str, Any] | None:
+    """Joint posterior of a pair's offset and slope by its first two moments; None where T_gpu does not vary.
+
+    y on (1, T_gpu) by weighted least squares with a flat prior in each draw, mixed over draws. The offset is less the
+    anchor's floor in the same draw, so that the anchor's prediction lies at (0, 1).
+
+    Returns
+    -------
+    dict
+        `mean` (offset in ms, slope), `covariance` (2 x 2), `cos2` (`collinearity`), `mean_gpu_ms` (mean T_gpu as the
+        fit weighs cells: the offset there hardly depends on the slope).
+    """
+    tilt, sd = slope(draws, mask)
+    if not np.isfinite(sd).all():
+        return None
+    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
+    w = 1.0 / draws.noise_ms[:, mask] ** 2
+    total = w.sum(-1)
+    T_mean, y_mean = (w * T).sum(-1) / total, (w * y).sum(-1) / total
+    drawn = np.stack([y_mean - tilt * T_mean - draws.anchor_floor_ms[:, mask][:, 0], tilt], -1)
+    crossed = -T_mean * sd**2
+    own = np.stack([np.stack([1.0 / total + (T_mean * sd) ** 2, crossed], -1), np.stack([crossed, sd**2], -1)], -1)
+    mean = draws.weight @ drawn
+    apart = drawn - mean
+    covariance = np.einsum("d,dij->ij", draws.weight, own + apart[:, :, None] * apart[:, None, :])
+    return {
+        "mean": mean.tolist(),
+        "covariance": covariance.tolist(),
+        "cos2": collinearity(draws, mask),
+        "mean_gpu_ms": float(draws.weight @ T_mean),
+    }
 
 
 def explanation_weights(draws: Draws, mask: NDArray[np.bool_], scale: float) -> dict[str, float]:

@@ -468,6 +468,75 @@ def power(rates: Any, *, ax: Axes | None = None) -> Axes:
 
 
 @rc_context(_STYLE)
+def joint(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
+    """Joint posterior of offset and slope of each pair that H3 judges: ellipses of 50 and 90 %.
+
+    Left the offset at T_gpu = 0, right that at the pair's mean T_gpu, both less the anchor's floor.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        `per_sku` of the report's `hypotheses["H3"]`; pairs that do not diverge, or whose T_gpu does not vary, are left
+        out.
+    label : str
+        What the data are.
+    axes : sequence of Axes, optional
+        Two.
+
+    Returns
+    -------
+    array of Axes, shape (2,)
+
+    Raises
+    ------
+    ValueError
+        No pair is left to draw, or there are fewer than two axes.
+    """
+    judged = [row for row in rows if row["verdict"] != "not tested" and row["offset_slope"] is not None]
+    names = [f"{row['model']} on {row['gpu']}" for row in judged]
+    styles = _model_styles(names)
+    if not judged:
+        raise ValueError("nothing to draw: H3 judges no pair whose T_gpu varies")
+    panels, own = _panels(axes, 2, columns=2, height=4.4)
+    for row, name in zip(judged, names, strict=True):
+        found, (colour, marker) = row["offset_slope"], styles[name]
+        mean, covariance = np.array(found["mean"]), np.array(found["covariance"])
+        lever = np.array([[1.0, found["mean_gpu_ms"]], [0.0, 1.0]])
+        shifted = lever @ mean - [found["mean_gpu_ms"], 0.0], lever @ covariance @ lever.T
+        for ax, (at, spread) in zip(panels, ((mean, covariance), shifted), strict=True):
+            for level in LEVELS:
+                ax.plot(*_ellipse(at, spread, level / 100), color=colour, lw=0.5 * _WIDTHS[str(level)] + 0.5)
+            ax.plot(*at, marker=marker, color=colour, ms=6)
+    for ax, where in zip(panels, ("T_gpu = 0", "mean T_gpu"), strict=True):
+        ax.axhline(1.0, color=_GREY, lw=1, zorder=0)
+        ax.set_xlabel(f"offset at {where}, less the anchor's floor (ms)")
+        ax.set_ylabel("slope of the step on T_gpu")
+        ax.xaxis.set_major_locator(MaxNLocator(6))
+    panels[0].axvline(0.0, color=_GREY, lw=1.3, ls=":", zorder=0)
+    handles = [
+        Line2D([], [], color=colour, marker=marker, label=f"{name}: cos² {row['offset_slope']['cos2']:.2f}")
+        for row, (name, (colour, marker)) in zip(judged, styles.items(), strict=True)
+    ]
+    handles.append(Line2D([], [], color=_GREY, lw=1, label="slope 1: offset only"))
+    handles.append(Line2D([], [], color=_GREY, lw=1.3, ls=":", label="no offset: scale only"))
+    how = (
+        "Thick and thin ellipses: 50 % and 90 % of the normal distribution with the posterior's mean and covariance; no "
+        "marginal intervals. cos² of 1: offset and slope cannot be told apart."
+    )
+    _legend(panels, own, handles, how, columns=3)
+    _heading(panels, own, "Offset and slope of the models that diverge (H3)", label)
+    return np.array(panels)
+
+
+def _ellipse(mean: Array, covariance: Array, share: float) -> Array:
+    """Points (2, n) around the smallest region that holds a share of a normal distribution of two variables."""
+    size, directions = np.linalg.eigh(covariance)
+    angle = np.linspace(0.0, 2.0 * np.pi, 121)
+    reach = np.sqrt(-2.0 * np.log1p(-share) * np.maximum(size, 0.0))
+    return np.asarray(mean[:, None] + directions @ (reach[:, None] * np.stack([np.cos(angle), np.sin(angle)])))
+
+
+@rc_context(_STYLE)
 def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     """Share of the squared relative error that the best scalar removes, per (model, GPU), beside that of pure noise.
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validate import document
+from validate import document, hypothesissection
 from validate.blocks import Block, Cell, Fold, Image, Items, Section, Table, Text, Verdict
 from validate.files import json_ready
 from validate.formatting import Record
@@ -164,7 +164,7 @@ def text(data: Record) -> str:
     """The report in at most 40 lines for a terminal: label, verdicts, the two-number table."""
     data = _plain(data)
     status, sentences = document.banner(data)
-    found = document.verdicts(data["hypotheses"])
+    found = hypothesissection.verdicts(data["hypotheses"])
     head = [f"{data['study']['name']}: data {status}"]
     head += _few(textwrap.wrap(" ".join(sentences), WIDTH), 5)
     width = max((len(name) for name in found), default=0)

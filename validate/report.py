@@ -15,13 +15,13 @@ from models.gpus import GpuSpec
 from models.kernels import Experts
 from models.roofline import bytes_floor_ms
 from models.shapes import ModelShapes
-from validate import __version__, files, sections, whichfloor
+from validate import __version__, files, power, sections, whichfloor
 from validate.absorption import absorption, hidden_errors, mean_efficiency
 from validate.breakdown import breakdown
 from validate.draws import IMPUTED, Draws
 from validate.figures import PublishedFigures
 from validate.fitting import Evidence, gather
-from validate.hypotheses import TESTS
+from validate.hypotheses import NOT_TESTED, TESTS
 from validate.robustness import robustness, settled
 from validate.sensitivity import warnings_of
 from validate.structural import structural
@@ -464,6 +464,12 @@ def figures(evidence: Evidence, data: Mapping[str, Any]) -> "dict[str, Figure]":
     which = data["which_floor"]
     if which["run"] and which["data"] == whichfloor.AGGREGATES:
         drawn["competition"] = plots.competition(which)
+    pairs = data["hypotheses"]["H3"].get("per_sku", ())
+    if any(row["verdict"] != NOT_TESTED and row["offset_slope"] is not None for row in pairs):
+        drawn["joint"] = plots.joint(pairs, label)[0]
+    rates = power.committed()
+    if rates is not None:
+        drawn["power"] = plots.power(rates)
     if evidence.comparison is not None:
         drawn["structures"] = plots.structures(evidence.comparison)
     return {key: axes.figure for key, axes in drawn.items()}

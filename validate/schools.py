@@ -78,8 +78,9 @@ def school(draws: Draws, model: str, gpus: Sequence[str], margins: Margins) -> d
     Returns
     -------
     dict
-        As `frequentist.school` has it, for the tests `p_value` (mean), `below` (share of data sets with p below the
-        complement of the margins' probability), `estimate`, `pseudo_replicated`, `name`, `df`, `note`; and `data_sets`.
+        As `frequentist.school` has it, with `quantity` for its `estimand` (report.json keeps that word for estimates);
+        for the tests `p_value` (mean), `below` (share of data sets with p below the complement of the margins'
+        probability), `estimate`, `pseudo_replicated`, `name`, `df`, `note`; and `data_sets`.
     """
     rows, mass = representatives(draws, SETS)
     paired = errors(draws, model, gpus, rows)
@@ -124,7 +125,8 @@ def school(draws: Draws, model: str, gpus: Sequence[str], margins: Margins) -> d
         per_gpu.append({"gpu": gpu, **averaged(own), "p_holm": p_holm})
     first = singles[0]
     return {
-        **{key: first[key] for key in ("estimand", "margin", "gpus", "clusters", "cells")},
+        "quantity": first["estimand"],
+        **{key: first[key] for key in ("margin", "gpus", "clusters", "cells")},
         "data_sets": len(rows),
         "tests": {key: averaged([one["tests"][key] for one in singles]) for key in first["tests"]},
         "per_gpu": per_gpu,

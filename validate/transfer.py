@@ -29,9 +29,9 @@ from models.quadrature import quadrature
 from models.roofline import Efficiency, work_ms
 from models.shapes import ModelShapes
 from validate.absorption import directions
-from validate.draws import IMPUTED, OWN_NOISE, SIMULATED, Draws, Estimate, tails, with_own_noise
+from validate.draws import IMPUTED, LEVELS, OWN_NOISE, SIMULATED, Draws, Estimate, tails, with_own_noise
 from validate.errors import InputError
-from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD, by_unit, level_error, pooled_below, say, slope
+from validate.hypotheses import OFFSET_SD_MS, PRIOR_SCALES, SLOPE_SD, by_unit, level_error, pooled_below, say, slope
 from validate.power import ANCHOR, CONSTANTS, FAMILY, GRID, NOISE, draws_of
 from validate.study import Margins
 
@@ -64,9 +64,11 @@ FLOOR_BETWEEN_MS = DEFAULT_PRIORS.floor_sd_pair_ms
 """Scale of the half-Cauchy between-GPU sd of the floor less the anchor's, ms."""
 BETWEEN, BETWEEN_SIZE = 1.25, 0.5
 """Scales of the half-Cauchy between-GPU sds of levels (that of H1) and of slopes and errors, in margins."""
+SUSPECT = 0.2
+"""With more than this probability of an error that the slope shows, the level alone makes no verdict."""
 NODES = 6
 """Points of each half-Cauchy, at equally likely places."""
-ALIKE = 0.999
+ALIKE = 0.995
 """Errors whose columns have at least this cos² are one explanation."""
 
 
@@ -81,8 +83,9 @@ class Verdict:
         One of `VERDICTS`.
     probabilities : mapping of verdict to float
         Posterior probability of each verdict's statement. "floor or weight bandwidth" contains "recalibrate the floor"
-        and may share mass with "shape mismatch"; "undecided" is what none of the first three holds: a level that is
-        off by an error of T_gpu within the margin.
+        and shares mass with "shape mismatch": it says that the level is off and that no other error of T_gpu alone does
+        it, whatever the slope; "undecided" is what the first three leave: a level off by an error within the margin, or
+        one that may be within its margins or not.
     per_sku : list of dict
         The same by GPU (from its cells alone), with the level, the slope and the floor.
     sentences : tuple of str
@@ -314,19 +317,19 @@ def _within(column: Array, sku: NDArray[np.int64]) -> float:
 
 
 def _distinct(columns: Mapping[str, Array], root_weight: Array) -> tuple[dict[str, Array], dict[str, tuple[str, ...]]]:
-    """Errors with different columns, and which others have the same."""
-    kept: dict[str, Array] = {}
+    """Errors with different columns, and which others have the same; the whole and the weights stay themselves."""
+    white = {name: column * root_weight for name, column in columns.items()}
     names: dict[str, tuple[str, ...]] = {}
-    for name, column in columns.items():
-        white = column * root_weight
-        for other, known in kept.items():
-            known = known * root_weight
-            if (white @ known) ** 2 >= ALIKE * (white @ white) * (known @ known):
+    for name, mine in white.items():
+        for other in names:
+            known = white[other]
+            alike = (mine @ known) ** 2 >= ALIKE * (mine @ mine) * (known @ known)
+            if alike and WEIGHTS not in (name, other):
                 names[other] = (*names[other], name)
                 break
         else:
-            kept[name], names[name] = column, (name,)
-    return kept, names
+            names[name] = (name,)
+    return {name: columns[name] for name in names}, names
 
 
 # ---- explanations -----------------------------------------------------------------------------------------------
@@ -351,12 +354,15 @@ def explanations(gap: Gap, rope: float, *, spread: float = 1.0) -> list[Explanat
     Notes
     -----
     The floor is the anchor's or its own, with equal prior weight; T_gpu is right with prior weight 1/2, and the errors
-    share the other half. A floor of its own differs from the anchor's by N(0, `OFFSET_SD_MS`) and between GPUs by a
-    half-Cauchy(`FLOOR_BETWEEN_MS`) sd; the size of an error is N(0, `SLOPE_SD`) and half-Cauchy(1.25 rope).
+    share the other half; on one GPU a floor of its own and an error of the weights together are no explanation, since
+    either does what both would. A floor of its own differs from the anchor's by N(0, `OFFSET_SD_MS`), and between GPUs
+    with a half-Cauchy(`FLOOR_BETWEEN_MS`) sd; the size of an error is N(0, `SLOPE_SD`), and half-Cauchy(rope / 2).
     """
     told = _Told.of(gap)
     found = []
     for own, error in product((False, True), (None, *gap.columns)):
+        if own and error == WEIGHTS and told.gpus == 1:
+            continue
         prior = 0.5 * (0.5 if error is None else 0.5 / len(gap.columns))
         found.append((OWN if own else ANCHORS, error, np.log(prior), *told.fit(own, error, rope, spread)))
     total = logsumexp([prior + evidence for _, _, prior, evidence, *_ in found])
@@ -486,17 +492,20 @@ def judge(
             f"{model!r} cannot be judged: it needs cells on a GPU on which {draws.anchor} was measured too; families "
             f"in the data: {known}"
         )
-    whole = gap(draws, model, list(masks.values()), shapes, gpus, efficiency, experts)
-    rows = [
-        _of_gpu(draws, margins, model, g, mask, whole.where(whole.sku == k))
-        for k, (g, mask) in enumerate(masks.items())
-    ]
-    overall = rows[0] | {"gpu": "all"} if len(rows) == 1 else _of_all(draws, margins, masks, rows, whole)
-    sentences = (
-        _opening(model, overall, list(masks), margins),
-        *(row["sentence"] for row in rows),
-        *_notes(whole, rows),
-    )
+    found = list(masks.values())
+    whole = gap(draws, model, found, shapes, gpus, efficiency, experts)
+    levels = _Levels.of(draws, masks)
+    rows = []
+    for k, (gpu, mask) in enumerate(masks.items()):
+        row = _judged(draws, margins, gpu, [mask], whole.where(whole.sku == k), levels.where([k]))
+        rows.append(row | {"sentence": f"{gpu}: {_words(row, margins)}"})
+    overall = _judged(draws, margins, "all", found, whole, levels)
+    split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
+    if split and overall["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
+        overall |= {"verdict": UNDECIDED, "undecided": f"slope: a shape mismatch on {', '.join(split)} alone"}
+    opening = f"{model} on {' and '.join(masks)}: {_words(overall, margins)}"
+    each = [row["sentence"] for row in rows] if len(rows) > 1 else []
+    sentences = (opening, *each, *_notes(whole, overall))
     data = {
         "model": model,
         "anchor": draws.anchor,
@@ -506,111 +515,131 @@ def judge(
         "per_sku": rows,
         "sentences": list(sentences),
         "label": draws.label,
-        "margins": {
-            "h1_points": margins.h1_points,
-            "h1_absolute": margins.h1_absolute,
-            "slope_rope": margins.slope_rope,
-            "probability": margins.probability,
-            "label": margins.label,
-        },
+        "margins": {name: getattr(margins, name) for name in MARGINS_USED},
     }
     return Verdict(model, overall["verdict"], overall["probabilities"], rows, sentences, data)
 
 
-def _of_gpu(draws: Draws, margins: Margins, model: str, gpu: str, mask: Mask, gap: Gap) -> dict[str, Any]:
-    """What the cells of one GPU say."""
-    level = level_error(draws, mask, draws.calibrated_ms)
-    less = level - level_error(draws, draws.mask(draws.anchor, gpu), draws.calibrated_ms)
-    better = draws.probability(less < margins.h1_points, f"P(difference < {margins.h1_points:g} points)")
-    good = draws.probability(level < margins.h1_absolute, f"P(residual MAPE < {margins.h1_absolute:g} %)")
-    floor = draws.floor_ms[:, mask][:, 0] - draws.anchor_floor_ms[:, mask][:, 0]
-    row = {
-        "gpu": gpu,
-        "cells": int(mask.sum()),
-        **_decided(explanations(gap, margins.slope_rope), min(better.value, good.value), margins, 1),
-        "difference": draws.estimate(less, "residual MAPE of the family minus that of the anchor", "points").data,
-        "level": draws.estimate(level, "expected residual MAPE under the anchor's floor", "percent").data,
-        "better": better.data,
-        "good": good.data,
-        **pooled_slope(draws, [mask], margins),
-        "floor_above_anchor": draws.estimate(floor, "floor of the family minus the anchor's", "ms").data,
-        "weights_ms": float(gap.columns[WEIGHTS].mean()) if WEIGHTS in gap.columns else None,
-    }
-    return row | {"sentence": f"{gpu}: {_words(row, margins)}"}
+MARGINS_USED = ("h1_points", "h1_absolute", "slope_rope", "probability", "label")
 
 
-def _of_all(
-    draws: Draws, margins: Margins, masks: Mapping[str, Mask], rows: Sequence[Mapping[str, Any]], gap: Gap
+@dataclass(frozen=True, eq=False)
+class _Levels:
+    """MAPE under the anchor's floor, percent; the same less the anchor's; floor less the anchor's, ms: [draw, gpu]."""
+
+    level: Array
+    less: Array
+    floor_ms: Array
+
+    @classmethod
+    def of(cls, draws: Draws, masks: Mapping[str, Mask]) -> "_Levels":
+        level = np.stack([level_error(draws, mask, draws.calibrated_ms) for mask in masks.values()], -1)
+        anchors = [level_error(draws, draws.mask(draws.anchor, gpu), draws.calibrated_ms) for gpu in masks]
+        floors = [draws.floor_ms[:, mask][:, 0] - draws.anchor_floor_ms[:, mask][:, 0] for mask in masks.values()]
+        return cls(level, level - np.stack(anchors, -1), np.stack(floors, -1))
+
+    def where(self, gpus: list[int]) -> "_Levels":
+        return _Levels(self.level[:, gpus], self.less[:, gpus], self.floor_ms[:, gpus])
+
+
+def _judged(
+    draws: Draws, margins: Margins, gpu: str, masks: Sequence[Mask], gap: Gap, levels: _Levels
 ) -> dict[str, Any]:
-    """What all GPUs say together."""
-    levels = np.stack([level_error(draws, mask, draws.calibrated_ms) for mask in masks.values()], -1)
-    anchors = [level_error(draws, draws.mask(draws.anchor, gpu), draws.calibrated_ms) for gpu in masks]
-    less = levels - np.stack(anchors, -1)
-    scale = BETWEEN * margins.h1_points
-
-    def below(values: Array, margin: float) -> float:
-        means, sds, mass = by_unit(draws, values)
-        return float(mass @ pooled_below(means, sds, margin, scale))
-
-    better, good = below(less, margins.h1_points), below(levels, margins.h1_absolute)
-    floors = [draws.floor_ms[:, mask][:, 0] - draws.anchor_floor_ms[:, mask][:, 0] for mask in masks.values()]
-    found = _decided(explanations(gap, margins.slope_rope), min(better, good), margins, len(masks))
-    split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
-    if split and found["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
-        found |= {"verdict": UNDECIDED, "undecided": f"slope: {', '.join(split)} alone is a shape mismatch"}
+    """What the cells of some GPUs say together."""
+    exceeds, above = levels.less >= margins.h1_points, levels.level >= margins.h1_absolute
+    better = _holds(draws, levels.less, margins.h1_points, margins)
+    good = _holds(draws, levels.level, margins.h1_absolute, margins)
+    off = float(draws.weight @ (exceeds | above).any(-1))
+    told = [explanations(gap, margins.slope_rope, spread=spread) for spread in PRIOR_SCALES.values()]
+    seen = _slope_sd(draws, masks) < 0.5 * SLOPE_SD
+    stated, *others = (_decided(found, min(better, good), off, seen, margins) for found in told)
+    mean = ", mean over GPUs" if len(masks) > 1 else ""
     return {
-        "gpu": "all",
-        "cells": sum(row["cells"] for row in rows),
-        **found,
-        "difference": draws.estimate(less.mean(-1), "the same, mean over GPUs", "points").data,
-        "level": draws.estimate(levels.mean(-1), "the same, mean over GPUs", "percent").data,
-        "better": Estimate(better, f"P(mean difference < {margins.h1_points:g} points)", "probability", {}).data,
-        "good": Estimate(good, f"P(mean residual MAPE < {margins.h1_absolute:g} %)", "probability", {}).data,
-        **pooled_slope(draws, list(masks.values()), margins),
-        "floor_above_anchor": draws.estimate(np.mean(floors, 0), "the same, mean over GPUs", "ms").data,
+        "gpu": gpu,
+        "cells": len(gap.sku),
+        **stated,
+        "doubled_priors": {name: others[0][name] for name in ("verdict", "probabilities")},
+        "difference": draws.estimate(
+            levels.less.mean(-1), f"expected residual MAPE of the family minus that of the anchor{mean}", "points"
+        ).data,
+        "level": draws.estimate(
+            levels.level.mean(-1), f"expected residual MAPE under the anchor's floor{mean}", "percent"
+        ).data,
+        "better": Estimate(better, f"P(difference < {margins.h1_points:g} points){mean}", "probability", {}).data,
+        "good": Estimate(good, f"P(residual MAPE < {margins.h1_absolute:g} %){mean}", "probability", {}).data,
+        **pooled_slope(draws, masks, margins),
+        "floor_above_anchor": draws.estimate(
+            levels.floor_ms.mean(-1), f"floor of the family minus the anchor's{mean}", "ms"
+        ).data,
+        "weights_ms": float(gap.columns[WEIGHTS].mean()),
     }
 
 
-def _decided(found: Sequence[Explanation], holds: float, margins: Margins, gpus: int) -> dict[str, Any]:
-    """Probabilities of the statements and the verdict, from the explanations and P(the level holds)."""
-    slopes = [e for e in found if e.error not in (None, WEIGHTS)]
+def _holds(draws: Draws, values: Array, margin: float, margins: Margins) -> float:
+    """P(values [draw, gpu] below a margin): on one GPU; of several, their mean over GPUs like these, as in H1."""
+    if values.shape[-1] == 1:
+        return float(draws.weight @ (values[:, 0] < margin))
+    means, sds, mass = by_unit(draws, values)
+    return float(mass @ pooled_below(means, sds, margin, BETWEEN * margins.h1_points))
+
+
+def _decided(found: Sequence[Explanation], holds: float, off: float, seen: bool, margins: Margins) -> dict[str, Any]:
+    """Probabilities of the statements and the verdict.
+
+    Parameters
+    ----------
+    holds, off : float
+        P(the level under the anchor's floor holds, on average over GPUs like these), P(it fails on one of these). Given
+        the cells they depend little on the explanation, so that probabilities multiply.
+    seen : bool
+        Whether the cells narrow the slope.
+    """
     beyond = sum(e.weight * e.beyond for e in found)
+    weights = sum(e.weight for e in found if e.error == WEIGHTS)
+    slope_beyond = sum(e.weight * e.beyond for e in found if e.error != WEIGHTS)
     own = sum(e.weight * (1.0 - e.beyond) for e in found if e.floor == OWN)
-    level_only = own + sum(e.weight * (e.beyond if e.floor == OWN else 1.0) for e in found if e.error == WEIGHTS)
+    by_level = sum(e.weight for e in found if e.floor == OWN or e.error == WEIGHTS)
     probabilities = {
-        TRANSFERS: (1.0 - beyond) * holds,
-        RECALIBRATE: own * (1.0 - holds),
+        TRANSFERS: (1.0 - beyond) * min(holds, 1.0 - off),
+        RECALIBRATE: own * off,
         MISMATCH: beyond,
-        INDISTINGUISHABLE: level_only * (1.0 - holds),
+        INDISTINGUISHABLE: by_level * off,
     }
     probabilities[UNDECIDED] = max(0.0, 1.0 - sum(probabilities[v] for v in (TRANSFERS, RECALIBRATE, MISMATCH)))
     reached = [v for v in VERDICTS[:-1] if probabilities[v] >= margins.probability]
+    if not seen:  # then P(no error) is the prior's
+        reached = [v for v in reached if v == MISMATCH]
+    if reached == [INDISTINGUISHABLE] and (slope_beyond > SUSPECT or weights < 1.0 - margins.probability):
+        reached = []
     verdict = reached[0] if reached else UNDECIDED
     errors = {e.error: sum(f.weight * f.beyond for f in found if f.error == e.error) for e in found if e.error}
     best = max(errors, key=lambda name: errors[name])
-    shape = sum(e.weight * e.beyond for e in slopes)
-    told = None
-    if verdict == UNDECIDED:
-        if max(beyond, 1.0 - beyond) < margins.probability:
-            told = "slope" if shape > 0.5 * beyond else "level: a floor or the weights' bandwidth"
-        elif max(holds, 1.0 - holds) < margins.probability:
-            told = "level"
-        else:
-            told = "level: a floor, or an error of T_gpu within the margin"
-    weights = sum(e.weight for e in found if e.error == WEIGHTS)
     return {
         "verdict": verdict,
-        "undecided": told,
+        "undecided": (_open(beyond, errors, holds, off, margins) if seen else UNSEEN) if verdict == UNDECIDED else None,
         "probabilities": probabilities,
         "level_holds": holds,
+        "level_off": off,
         "mechanism": _mechanism(found, best, errors[best] / beyond) if beyond > 0.5 else None,
-        "floor_or_weights": {"floor": _share(found, OWN, None), "weights": weights},
+        "floor_or_weights": {
+            "floor": sum(e.weight for e in found if e.floor == OWN and e.error != WEIGHTS),
+            "weights": weights,
+        },
         "explanations": [e.data for e in sorted(found, key=lambda e: -e.weight)],
     }
 
 
-def _share(found: Sequence[Explanation], floor: str, error: str | None) -> float:
-    return sum(e.weight for e in found if e.floor == floor and e.error == error)
+UNSEEN = "slope: T_gpu varies too little over the cells"
+
+
+def _open(beyond: float, errors: Mapping[str, float], holds: float, off: float, margins: Margins) -> str:
+    """What an undecided verdict leaves open."""
+    if max(beyond, 1.0 - beyond) < margins.probability:
+        by_weights = errors.get(WEIGHTS, 0.0) > 0.5 * beyond
+        return "level: a floor or the weights' bandwidth" if by_weights else "slope"
+    if max(min(holds, 1.0 - off), off) < margins.probability:
+        return "level: within the margins or not"
+    return "level: another floor, or an error of T_gpu within the margin"
 
 
 def _mechanism(found: Sequence[Explanation], name: str, weight: float) -> dict[str, Any]:
@@ -622,10 +651,17 @@ def _mechanism(found: Sequence[Explanation], name: str, weight: float) -> dict[s
     return {"name": name, "label": MECHANISMS[name], "weight": weight, "size": size, "size_sd": float(sd)}
 
 
+def _slope_sd(draws: Draws, masks: Sequence[Mask]) -> float:
+    """sd of a slope common to the GPUs beside free floors; infinite where T_gpu does not vary."""
+    information = sum(1.0 / slope(draws, mask)[1] ** 2 for mask in masks)
+    with np.errstate(divide="ignore"):
+        return float(1.0 / np.sqrt(draws.weight @ information))
+
+
 def pooled_slope(draws: Draws, masks: Sequence[Mask], margins: Margins) -> dict[str, Any]:
     """Slope of the step on T_gpu with a free floor on each GPU: its mean over GPUs like these, and its place.
 
-    The between-GPU sd is half-Cauchy(1.25 `margins.slope_rope`), the mean flat (`hypotheses.pooled_below`); on one GPU
+    The between-GPU sd is half-Cauchy(`margins.slope_rope` / 2), the mean flat (`hypotheses.pooled_below`); on one GPU
     it is that GPU's slope. None where T_gpu does not vary. Describes; the verdict weighs the level in as well.
     """
     rows = np.linspace(0, len(draws.weight) - 1, min(50, len(draws.weight))).astype(int)
@@ -647,25 +683,21 @@ def pooled_slope(draws: Draws, masks: Sequence[Mask], margins: Margins) -> dict[
     cdf = below(grid)
     probabilities = np.diff(cdf, prepend=0.0)
     middle = float((grid * probabilities).sum() / probabilities.sum())
-    intervals = {str(level): tuple(float(v) for v in np.interp(tails(level), cdf, grid)) for level in (50, 90)}
+    ends = {level: np.interp(tails(level), cdf, grid).tolist() for level in LEVELS}
+    intervals = {str(level): (pair[0], pair[1]) for level, pair in ends.items()}
     low, high = below(np.array([1.0 - margins.slope_rope, 1.0 + margins.slope_rope]))
-    estimate = Estimate(middle, "slope of y on T_gpu with a free floor, mean over GPUs", "1", intervals)  # type: ignore[arg-type]
+    estimate = Estimate(middle, "slope of y on T_gpu with a free floor, mean over GPUs", "1", intervals)
     return {"slope": estimate.data, "slope_in_rope": float(high - low)}
 
 
 # ---- words ------------------------------------------------------------------------------------------------------
 
 
-def _opening(model: str, row: Mapping[str, Any], gpus: Sequence[str], margins: Margins) -> str:
-    where = gpus[0] if len(gpus) == 1 else f"{', '.join(gpus)} together"
-    return f"{model} on {where}: {_words(row, margins)}"
-
-
 def _words(row: Mapping[str, Any], margins: Margins) -> str:
     p = row["probabilities"]
     verdict = row["verdict"]
     told = [
-        f"{verdict}"
+        verdict
         + (f" ({row['undecided']})" if row["undecided"] else "")
         + f"; P(transfers) {say(p[TRANSFERS])}, P(another floor) {say(p[RECALIBRATE])}, P(an error of T_gpu beyond "
         f"{100 * margins.slope_rope:g} %) {say(p[MISMATCH])}"
@@ -677,8 +709,8 @@ def _words(row: Mapping[str, Any], margins: Margins) -> str:
     if verdict == INDISTINGUISHABLE:
         shares = row["floor_or_weights"]
         told.append(
-            f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth {say(shares['weights'])}: "
-            "the former may be no more than the latter's image"
+            f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
+            f"{say(shares['weights'])}: the former may be no more than the latter's image"
         )
     cause = row["mechanism"]
     if cause is not None:
@@ -690,14 +722,17 @@ def _words(row: Mapping[str, Any], margins: Margins) -> str:
     return "; ".join(told) + "."
 
 
-def _notes(gap: Gap, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What these cells cannot tell, in words."""
+def _notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
+    """What these cells cannot tell, and what hangs on the prior, in words."""
     notes = []
+    doubled = overall["doubled_priors"]["verdict"]
+    if doubled != overall["verdict"]:
+        notes.append(f"With twice the prior sds of floors and errors all GPUs together would say: {doubled}.")
     for name, others in gap.names.items():
         if len(others) > 1:
             same = ", ".join(MECHANISMS[other] for other in others[1:])
             notes.append(f"These cells cannot tell an error of {MECHANISMS[name]} from: {same}.")
-    if len(rows) == 1:
+    if gap.members.shape[1] == 1:
         notes.append("One GPU cannot tell a floor from an error of the weights' bandwidth; several can.")
     return notes
 
@@ -741,7 +776,7 @@ def planted(truth: Planted, rng: np.random.Generator, sets: int, *, draws: int =
     Returns
     -------
     list of Draws
-        Constants `power.CONSTANTS`; families without one's own cell time beyond tensor-core bounds obey the roof.
+        With the constants of `power.CONSTANTS`, which are the anchor's true ones.
     """
     rows = [(m, g, b, c) for m in (ANCHOR, truth.model) for g in truth.gpus for b, c in truth.grid]
     cells = Cells.from_columns(*zip(*rows, strict=True))
