@@ -15,7 +15,7 @@ import pymc as pm
 import xarray as xr
 from arviz_stats.base import array_stats
 from numpy.typing import ArrayLike, NDArray
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 Array = NDArray[np.float64]
 Data = Mapping[str, ArrayLike]

@@ -760,7 +760,7 @@ def test_corner_cell_and_calibration_elsewhere_have_tables_of_their_own() -> Non
     assert " ".join(text for row in own for text in row).endswith(
         "6.10 50 %: [5.10, 7.10] 90 %: [4.10, 8.10] 9.40 50 %: [8.40, 10.40] 90 %: [7.40, 11.40] –"
     )
-    for key in ("joined", "calibrated elsewhere", "offset slope"):
+    for key in ("corner cell: joined", "calibrated elsewhere", "offset slope"):
         assert key not in page.text
 
 
