@@ -321,7 +321,11 @@ def test_offset_and_slope_are_the_moments_of_weighted_least_squares_mixed_over_d
     steps = np.broadcast_to(draws.step_ms, draws.gpu_ms.shape)
     means, seconds = [], []
     for T, y, sd, floor in zip(
-        draws.gpu_ms[:, mask], steps[:, mask], draws.noise_ms[:, mask], draws.anchor_floor_ms[:, mask][:, 0], strict=True
+        draws.gpu_ms[:, mask],
+        steps[:, mask],
+        draws.noise_ms[:, mask],
+        draws.anchor_floor_ms[:, mask][:, 0],
+        strict=True,
     ):
         design = np.stack([np.ones_like(T), T], -1) / sd[:, None]
         covariance = np.linalg.inv(design.T @ design)
@@ -358,7 +362,7 @@ def test_h1_is_supported_by_a_family_with_the_anchors_floor(label: str):
     assert family["by_die"] > 0.9  # two dies say less than three GPUs
     assert [("every one" in s, "schools agree" in s) for s in found.sentences[1:]] == [(True, False), (False, True)]
     assert "above 0.99" in found.sentences[0]
-    assert "H1 is supported for it." in found.summary
+    assert "H1 is supported for it." in " ".join(found.summary.split())
 
 
 @LABELS

@@ -205,7 +205,9 @@ def hypotheses(model: str) -> dict[str, Any]:
             "sentences": ["The part is refuted."],
             "parts": {
                 "a": part("refuted", probability=probability(0.001), level=estimate(77.0, "percent")),
-                "b": part("negligible", term=estimate(0.004, "ms", spread=0.001, mcse=1e-5), kappa_sd=21.3, detectable_ms=0.4),
+                "b": part(
+                    "negligible", term=estimate(0.004, "ms", spread=0.001, mcse=1e-5), kappa_sd=21.3, detectable_ms=0.4
+                ),
                 "c": part("undecided", **slope, corner=corner),
             },
         },
@@ -728,7 +730,7 @@ def test_error_rates_stand_under_the_verdict_where_there_are_any() -> None:
     data["hypotheses"]["H1"]["error_rates"] = ["A family at the margin is called supported in 4 %.", "More."]
     jsonschema.validate(json.loads(json_dumps(data)), SCHEMA)
     said = Page(rendering.html(data, {})).text
-    assert "How often is this test wrong? A family at the margin is called supported in 4 %. More." in said
+    assert "post hoc How often is this test wrong? By simulation: A family at the margin is called" in said
 
 
 def test_do_the_verdicts_stand() -> None:

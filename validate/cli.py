@@ -234,7 +234,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_runner(compare)
 
     calibrate = command("calibrate", _calibrate, "how often is each test wrong? size, power and coverage by simulation")
-    calibrate.add_argument("--studies", type=_positive, default=1000, metavar="N", help="per scenario (default: 1000)")
+    calibrate.add_argument(
+        "--studies",
+        type=_positive,
+        default=1000,
+        metavar="N",
+        help="at the margin of H1, half elsewhere (default: 1000)",
+    )
     calibrate.add_argument("--out", type=Path, metavar="FILE", help="write the table there, as CSV")
     _add_runner(calibrate)
 

@@ -6,6 +6,7 @@ is the reason and not its shape. Every function reads `Draws`; every number name
 "supported", "refuted", "undecided", "negligible" (a term), "untestable here" or "not tested".
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,8 +50,10 @@ class Result:
 
     @property
     def summary(self) -> str:
-        """The verdict and its sentences, as text."""
-        return "\n".join([f"{self.name} {self.verdict}: {STATEMENTS[self.name]}", *self.sentences])
+        """The verdict and its sentences, as text for a terminal."""
+        lines = textwrap.TextWrapper(110, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        told = map(lines.fill, self.sentences)
+        return "\n".join([f"{self.name} {self.verdict}: {STATEMENTS[self.name]}", *told])
 
 
 def evaluate(study: "Study", name: str, *, seed: int | None = None, quiet: bool = True) -> Result:
@@ -61,7 +64,8 @@ def evaluate(study: "Study", name: str, *, seed: int | None = None, quiet: bool 
     evidence = gather(study, seed=seed, quiet=quiet)
     result = TESTS[name](evidence.draws, study.margins)
     data = settled({name: result}, robustness(evidence), study.margins, evidence.draws)[name]
-    return Result(name, data["verdict"], (*data["sentences"], *data["error_rates"]), data)
+    data_are = f"Data: {evidence.draws.label}. Margins: {study.margins.label}."
+    return Result(name, data["verdict"], (*data["sentences"], *data["error_rates"], data_are), data)
 
 
 def verdict_of(probability: float, margins: Margins) -> str:
@@ -446,7 +450,9 @@ def _joined_corner(draws: Draws, mask: NDArray[np.bool_], corner: int, q: float)
     mass = draws.weight[rows] / draws.weight[rows].sum()
     percent = 100.0 * chosen[:, corner]
     low, high = weighted_quantiles(percent, mass, tails(90))
-    of = Estimate(float(mass @ percent), "relative error of the cell, floor H >= 0", "percent", {"90": (low, high)})
+    mean = float(mass @ percent)
+    mcse = float(np.sqrt(mass**2 @ (percent - mean) ** 2))
+    of = Estimate(mean, "relative error of the cell, floor H >= 0", "percent", {"90": (low, high)}, mcse)
     return {"q": q, "error": of.data, "p": float(mass @ p)}
 
 

@@ -115,7 +115,7 @@ def _hypothesis(name: str, found: Record, data: Record, image: tuple[Image, ...]
     # Parts and families tell their sentences themselves; what other choices do stands in a section of its own.
     own = [s for s in found["sentences"] if s not in found.get("robustness", ())]
     rates = found.get("error_rates") or []
-    often = (Text(f"How often is this test wrong? {' '.join(rates)}"),) if rates else ()
+    often: tuple[Block, ...] = (Text("How often is this test wrong? By simulation:"), *items(rates)) if rates else ()
     first, *rest = _judged(name, {**found, "sentences": () if families or parts else own}, data)
     return Section(name, (Text(found["statement"]), first, *often, *image, *rest), (*families, *parts))
 
@@ -266,6 +266,7 @@ UNITS = {
 }
 """What counts as a replicate, by test; those of `_by_cluster` have dies in place of GPUs, all others cells."""
 AGAINST = "a small p speaks against transfer"
+WITHIN = "asks whether the difference is within the margin on both sides"
 
 
 def _schools(found: Record, family: Record, data: Record) -> tuple[Block, ...]:
@@ -275,17 +276,17 @@ def _schools(found: Record, family: Record, data: Record) -> tuple[Block, ...]:
     sure = {key: one for key, one in found["tests"].items() if not one["pseudo_replicated"] and not _against(key)}
     passed = [key for key, one in sure.items() if one["p_value"] is not None and one["p_value"] < level]
     count = sum(one["p_value"] is not None for one in sure.values())
+    find = f"{len(passed) or 'none'} {'find' if len(passed) > 1 else 'finds'}"
     text = (
         f"The Bayesian probability that the family's MAPE lies less than {found['margin']:g} points above the anchor's "
-        f"is {number(family['probability'])}; of {count} tests whose unit is the GPU or the die, {len(passed)} "
-        f"{'finds' if len(passed) == 1 else 'find'} the same with p below {level:.2g}: with {_gpus(found)} as "
-        "replicates, tests tell little unless the GPUs agree closely."
+        f"is {number(family['probability'])}; of {count} tests whose unit is the GPU or the die, {find} the same with "
+        f"p below {level:.2g}: with {_gpus(found)} as replicates, tests tell little unless the GPUs agree closely."
     )
     how = "A small p speaks for transfer, but for the slope, where it speaks against it."
     if sets > 1:
         how += (
-            f" p is the mean over {sets} imputed grids, no p-value of one data set; beside it stands the share of these "
-            f"grids in which p is below {level:.2g}."
+            f" p is the mean over {sets} imputed grids, no p-value of one data set; beside it stands the share of "
+            f"these grids in which p is below {level:.2g}."
         )
     if any(one["pseudo_replicated"] for one in found["tests"].values()):
         how += (
@@ -299,7 +300,11 @@ def _schools(found: Record, family: Record, data: Record) -> tuple[Block, ...]:
     )
     per_gpu = long_table(
         of_data("GPU by GPU, cells as the unit: pseudo-replicated", data),
-        (Column("GPU"), *_numbers(sets, level), Column("p, Holm", f"for {len(found['per_gpu'])} tests", True)),
+        (
+            Column("GPU"),
+            *_numbers(sets, level, "points"),
+            Column("p, Holm", f"for {len(found['per_gpu'])} tests", True),
+        ),
         [(text_cell(one["gpu"]), *_p(one, sets), Cell((_p_value(one["p_holm"]),))) for one in found["per_gpu"]],
     )
     return (Text(text), Text(how), *tests, *per_gpu)
@@ -316,9 +321,9 @@ def _gpus(found: Record) -> str:
     return f"{many} GPU{'s' * (many > 1)}" + (f" ({dies} dies)" if dies < many else "")
 
 
-def _numbers(sets: int, level: float) -> tuple[Column, ...]:
+def _numbers(sets: int, level: float, unit: str = "points; a pure number for the slope") -> tuple[Column, ...]:
     return (
-        Column("estimate", "points; a pure number for the slope", True),
+        Column("estimate", unit, True),
         Column("df", numeric=True),
         Column("p", "mean over grids" if sets > 1 else "", True),
         *([Column(f"p < {level:.2g}", "share of grids, %", True)] if sets > 1 else []),
@@ -327,7 +332,8 @@ def _numbers(sets: int, level: float) -> tuple[Column, ...]:
 
 def _test(key: str, one: Record) -> tuple[Cell, Cell]:
     """Name of a test, and its unit; marked where that is no replicate."""
-    name = Cell((one["name"], AGAINST) if _against(key) else (one["name"],))
+    asks = AGAINST if _against(key) else WITHIN if key.startswith("equivalence") else ""
+    name = Cell((one["name"], *([asks] if asks else [])))
     unit = UNITS.get(key.removesuffix("_by_cluster"), "cell")
     if key.endswith("_by_cluster"):
         unit = unit.replace("GPU", "die")

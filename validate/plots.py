@@ -520,8 +520,8 @@ def joint(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     handles.append(Line2D([], [], color=_GREY, lw=1, label="slope 1: offset only"))
     handles.append(Line2D([], [], color=_GREY, lw=1.3, ls=":", label="no offset: scale only"))
     how = (
-        "Thick and thin ellipses: 50 % and 90 % of the normal distribution with the posterior's mean and covariance; no "
-        "marginal intervals. cos² of 1: offset and slope cannot be told apart."
+        "Thick and thin ellipses: 50 % and 90 % of the normal distribution with the posterior's mean and covariance; "
+        "no marginal intervals. cos² of 1: offset and slope cannot be told apart."
     )
     _legend(panels, own, handles, how, columns=3)
     _heading(panels, own, "Offset and slope of the models that diverge (H3)", label)

@@ -472,7 +472,7 @@ def calibrate(
     Parameters
     ----------
     studies : int
-        Per scenario.
+        Per scenario at the margin of H1; half as many in the others.
     jobs, dask, folder, progress
         See `validate.runner.run`.
     """
@@ -482,9 +482,10 @@ def calibrate(
 
     margins = margins or Margins()
     chunks = [
-        _Chunk(truth, margins, seed, first, min(CHUNK, studies - first))
+        _Chunk(truth, margins, seed, first, min(CHUNK, count - first))
         for truth in truths
-        for first in range(0, studies, CHUNK)
+        for count in (studies if truth in SIZE else -(-studies // 2),)
+        for first in range(0, count, CHUNK)
     ]
     keys = [f"power {chunk!r} {DRAWS}" for chunk in chunks]
     found = run(_run, chunks, keys=keys, jobs=jobs, dask=dask, folder=folder, progress=progress, desc="studies")
