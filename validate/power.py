@@ -561,7 +561,7 @@ def _h1_said(rates: Rates, gpus: int) -> list[str]:
     if found:
         said.append(f"A family as good as the anchor is called supported on {near} GPUs in {_percent(found)}.")
     enough = [
-        f"{next((k for k in (3, 5, 8) if powers.get(str(k), 0.0) >= 0.8), 'more than 8')} where GPUs differ by {sd:g}"
+        f"{next((k for k in (3, 5, 8) if powers.get(str(k), 0.0) >= 0.8), 'more than 8')} where GPUs differ by {sd:g} points"
         for sd in (0.0, 1.0, 3.0)
         if (powers := _rates(rates, "non-inferior", {str(k): {"gpus": k, "between": sd} for k in (3, 5, 8)}))
     ]
@@ -600,7 +600,9 @@ def _h3_said(rates: Rates, gpus: int) -> list[str]:
         found = _rates(rates, f"{'supported'} on a GPU", at)
         if found:
             what = "nothing left over" if not leftover else f"a smooth leftover of {100 * leftover:g} %"
-            said.append(f"H3, 2 % noise and {what}: a floor is called the reason on {_percent(found)} of GPUs.")
+            said.append(
+                f"H3, 2 % noise and {what}: share of GPUs on which a floor is called the reason: {_percent(found)}."
+            )
     return said
 
 
