@@ -462,7 +462,7 @@ def power(rates: Any, *, ax: Axes | None = None) -> Axes:
     ax.set_ylim(-3, 103)
     ax.set_xlabel("true residual MAPE of the family less the anchor's (points)")
     ax.set_ylabel("share of simulated studies (percent)")
-    ax.legend(loc="center right", frameon=False)
+    ax.legend(loc=(0.62, 0.74), frameon=False)
     _heading([ax], own, "Size and power of H1, three GPUs that differ by 1 point (sd)", "simulated; bars: 2 se")
     return ax
 

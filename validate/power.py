@@ -561,7 +561,7 @@ def _h1_said(rates: Rates, gpus: int) -> list[str]:
     if found:
         said.append(f"A family as good as the anchor is called supported on {near} GPUs in {_percent(found)}.")
     enough = [
-        f"{next((k for k in (3, 5, 8) if powers.get(str(k), 0.0) >= 0.8), 'more than 8')} where GPUs differ by {sd:g} points"
+        f"{next((k for k in (3, 5, 8) if powers.get(str(k), 0.0) >= 0.8), 'more than 8')} at {sd:g} points between GPUs"
         for sd in (0.0, 1.0, 3.0)
         if (powers := _rates(rates, "non-inferior", {str(k): {"gpus": k, "between": sd} for k in (3, 5, 8)}))
     ]

@@ -155,7 +155,7 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
         },
         "summary": [
             *(line for name, test in tests.items() for line in _headline(name, test)),
-            *([f"Which floor? {which['answer'][0]}"] if which["run"] else []),
+            *([_floor_headline(which["answer"])] if which["run"] else []),
         ],
         "absorption": absorption(draws, seed),
         "hidden_errors": hidden_errors(
@@ -193,6 +193,12 @@ def assemble(evidence: Evidence, *, seed: int) -> dict[str, Any]:
         },
         "provenance": _provenance(evidence, seed),
     }
+
+
+def _floor_headline(answer: Sequence[str]) -> str:
+    """The first sentence of the answer, and whether it is determined at all."""
+    hedge = next((line for line in answer[1:] if line.startswith("Not determined")), None)
+    return " ".join(["Which floor?", answer[0], *([hedge] if hedge else [])])
 
 
 def _which_floor(evidence: Evidence) -> dict[str, Any]:
