@@ -254,7 +254,7 @@ def test_table_shows_the_numbers_of_the_rows_and_the_published_points():
     assert xs(axes[0], "D") == [15.9] * 4
     assert xs(axes[3], "D") == []
     assert xs(axes[1], "s") == []  # no residual: the anchor was not measured
-    assert "not measured" in words(axes[2].figure)  # the MoE on the H200
+    assert "no cell" in words(axes[2].figure)  # the MoE on the H200
 
 
 def test_an_estimate_that_is_null_is_left_out():

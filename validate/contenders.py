@@ -131,22 +131,23 @@ def score(task: Task) -> dict[str, ArrayLike]:
             fit = longer
             elpd, k, p, log = leave_one_out(task, fit.posterior)
     posterior = fit.posterior
-    exact, refused = np.zeros(len(k), bool), 0
+    exact, refused = np.zeros(len(k), bool), False
     for cell in np.flatnonzero(~(k <= GOOD_K)) if fit.passed else ():
         out = np.arange(len(k)) == cell
         again = task.fit(compiled, task.without(compiled, out), more=1, first=step)
-        refused += not again.passed
-        if again.passed:
-            elpd[cell] = log_mean(task.distribution(again.posterior, out).log_density(task.measured(out)))[0]
-            exact[cell] = True
+        if not again.passed:  # without this cell's score there is no comparison: no need of the others
+            refused = True
+            break
+        elpd[cell] = log_mean(task.distribution(again.posterior, out).log_density(task.measured(out)))[0]
+        exact[cell] = True
     found = fit.diagnostics
     result: dict[str, ArrayLike] = {
         "elpd": elpd,
         "pareto_k": k,
         "p": p,
         "exact": exact,
-        "passed": fit.passed and refused == 0,
-        "failures": "; ".join(fit.attempts[-1].failures) or (f"{refused} exact refits failed" if refused else ""),
+        "passed": fit.passed and not refused,
+        "failures": "; ".join(fit.attempts[-1].failures) or ("an exact refit failed" if refused else ""),
         "rhat": found.rhat,
         "ess": min(found.ess_bulk, found.ess_tail),
         "divergences": found.divergences,

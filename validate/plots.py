@@ -85,7 +85,7 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
         for at, model in enumerate(models):
             row = next((r for r in table if r["model"] == model and r["gpu"] == gpu), None)
             if row is None:
-                ax.text(0.03, at, "not measured", transform=ax.get_yaxis_transform(), color=_GREY, va="center", size=9)
+                ax.text(0.03, at, "no cell", transform=ax.get_yaxis_transform(), color=_GREY, va="center", size=9)
                 continue
             for kind, (colour, marker, shift) in kinds.items():
                 estimates = row[kind]
@@ -109,7 +109,9 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
         for face, estimand in ((colour, "expected"), ("white", "of the cells as measured"))
     ]
     how = f"Points: posterior mean; {_INTERVALS}. Raw: without a floor; residual: with the anchor's floor of that GPU."
-    _legend(panels, own, [*handles, _published()], how, columns=3)
+    if any(value is not None for row in table for value in (row["published"] or {}).values()):
+        handles.append(_published())
+    _legend(panels, own, handles, how, columns=3)
     _heading(panels, own, "Two-number report: raw and residual MAPE", label)
     return np.array(panels)
 

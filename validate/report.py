@@ -112,7 +112,7 @@ def table(study: "Study", *, seed: int | None = None) -> TableResult:
     published, offsets = _published(evidence)
     rows = sections.two_numbers(evidence.draws, published, offsets, study.seed if seed is None else seed)
     data = {"study": study.name, "label": evidence.draws.label, "table": rows}
-    return TableResult(data, rendering.table_text(rows))
+    return TableResult(data, f"{study.name}: data {evidence.draws.label}\n\n{rendering.table_text(rows)}")
 
 
 def _published(evidence: Evidence) -> tuple[PublishedFigures | None, Mapping[Any, Any] | None]:
