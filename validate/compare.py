@@ -42,6 +42,8 @@ CLOSE_SE = 2.0
 SMALL_SAMPLE = 100
 FOLDS = 10
 """Refits without some cells that one worker makes with one compiled model."""
+RESAMPLES = 40
+"""Bootstrap samples of the cells that stacking weights are averaged over."""
 Q_PRIOR_SD = Q_MAX / np.sqrt(12.0)
 
 
@@ -311,33 +313,44 @@ def _rows(
     return sorted(rows, key=lambda row: -np.inf if row["elpd"] is None else row["elpd"], reverse=True)
 
 
-def stacking_weights(elpd: Sequence[Array]) -> Array:
-    """Weights of a mixture of predictions that scores best, [structure], from the elpd of each cell."""
+def stacking_weights(elpd: Sequence[Array], *, resamples: int = RESAMPLES) -> Array:
+    """Weights of a mixture of predictions that scores best, [structure], from the elpd of each cell.
+
+    The mean over bootstrap samples of the cells: where two structures predict alike, as nested ones do, one set of
+    cells gives all weight to either by a hair, and another set to the other.
+    """
     if len(elpd) < 2:
         return np.ones(len(elpd))
+    values, rng = np.array(elpd), np.random.default_rng(len(elpd))
+    cells = values.shape[1]
+    return np.asarray(np.mean([_stacked(values[:, rng.integers(cells, size=cells)]) for _ in range(resamples)], axis=0))
+
+
+def _stacked(values: Array) -> Array:
+    """Stacking weights [structure] for elpd [structure, cell]."""
     import arviz_stats
     import xarray as xr
     from arviz_stats.utils import ELPDDataLOO
 
-    def wrapped(values: Array) -> Any:
-        n = len(values)
+    def wrapped(own: Array) -> Any:
+        n = len(own)
         return ELPDDataLOO(
-            elpd=float(values.sum()),
-            se=float(np.sqrt(n * values.var())),
+            elpd=float(own.sum()),
+            se=float(np.sqrt(n * own.var())),
             p=float("nan"),
             n_samples=1,
             n_data_points=n,
             scale="log",
             warning=False,
             good_k=GOOD_K,
-            elpd_i=xr.DataArray(values, dims="cell"),
+            elpd_i=xr.DataArray(own, dims="cell"),
             pareto_k=xr.DataArray(np.zeros(n), dims="cell"),
         )
 
     with warnings.catch_warnings():  # p is not known here, and not needed
         warnings.simplefilter("ignore")
-        table = arviz_stats.compare({str(i): wrapped(v) for i, v in enumerate(elpd)}, round_to="none")
-    return table["weight"].reindex([str(i) for i in range(len(elpd))]).to_numpy(dtype=float)
+        table = arviz_stats.compare({str(i): wrapped(v) for i, v in enumerate(values)}, round_to="none")
+    return table["weight"].reindex([str(i) for i in range(len(values))]).to_numpy(dtype=float)
 
 
 def is_close(row: Mapping[str, Any]) -> bool:
