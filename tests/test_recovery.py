@@ -6,6 +6,7 @@ import pytest
 
 from models.floors import FloorStructure
 from models.roofline import Efficiency, work_ms
+from validate import resources
 from validate.compare import candidates
 from validate.recovery import APART, GRID, NOISE, PAIRS, TRUTHS, Recovery, Scenario, simulate, twin
 
@@ -54,3 +55,17 @@ def test_counts_and_text() -> None:
     found = Recovery(runs)
     assert (found.data["data_sets"], found.data["near"], found.data["right"]) == (3, 2, 1)
     assert "a: near 2, chosen 1 of 2" in repr(found)
+
+
+def test_the_committed_result_recovers_the_truth():
+    """105 simulated studies, 15 of each of 7 structures, all candidates fitted to each (`recover(each=15)`)."""
+    runs = pd.read_csv(resources.path("calibration") / "recovery.csv")
+    found = Recovery(runs).data
+    assert found["data_sets"] == 105
+    assert found["near"] >= 0.95 * 105
+    assert found["right"] >= 0.85 * 105
+    sure = runs[runs["heaviest_weight"] > 0.9]
+    same = sure["heaviest"].str.removesuffix(", H >= 0") == sure["truth"]  # or its twin
+    assert same.all()  # a weight near 1 only where cells tell the structures apart
+    free = runs[runs["truth"].str.contains("overlapped")]
+    assert ((free["q_5"] <= free["q"]) & (free["q"] <= free["q_95"])).mean() > 0.8
