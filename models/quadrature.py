@@ -31,8 +31,10 @@ FREEDOM = 5.0
 """Degrees of freedom of the multivariate t from which points come: its tails are heavier than the posterior's."""
 WIDE = 0.2
 """Share of points that come from a proposal twice as wide."""
-BOX = 7.5
-"""No coordinate lies further from 0: there is no prior mass to speak of there; such points weigh nothing."""
+BOX, SCORES = 12.0, 7.5
+"""No log noise and no normal score lies further from 0: hardly any prior mass does; such points weigh nothing."""
+HINT = 0.02
+"""So many cells is the prior's noise worth where the first proposal is placed; alone where no cell tells of noise."""
 LEAST = 100
 """Data sets with a smaller effective number of points are done again with eight times as many."""
 CHUNK = 40
@@ -52,7 +54,8 @@ class Quadrature:
     noise_relative : array [data set, draw, model]
     noise_ms : array [data set, draw]
     ess : array [data set]
-        Effective number of the weighted points behind the draws.
+        Effective number of the weighted points behind the draws. Below about 50 do not use them: a negative floor that
+        takes a step near 0 is beyond the closed form.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -196,7 +199,9 @@ def _start(layout: _Layout, y: Array, T: Array) -> tuple[Array, Array, Array]:
     mean = np.tile([*[0.0] * n, np.log(p.noise_ms[0]), 0.0, 0.0, 0.0, 0.0], (len(y), 1))
     for m in range(n):
         at = layout.model_code == m
-        mean[:, m] = np.log(np.maximum(np.sqrt((relative[:, at] ** 2).mean(-1)), 3e-3))
+        freedom = at.sum() - len(np.unique(layout.pair_code[at]))
+        told = (relative[:, at] ** 2).sum(-1) + HINT * p.noise_relative[0] ** 2
+        mean[:, m] = 0.5 * np.log(told / (freedom + HINT))
     sd = np.array([*[0.3] * n, 1.0, 1.0, 1.0, 1.0, 1.0])
     return mean, np.tile(np.diag(sd**2), (len(y), 1, 1)), step
 
@@ -242,8 +247,9 @@ def _points(mean: Array, covariance: Array, rng: np.random.Generator, points: in
     wide = WIDE * 2.0**-dims * (1.0 + squared / 4.0) ** power
     log = np.log((1.0 - WIDE) * (1.0 + squared) ** power + wide)
     log = log - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(-1)[:, None]
-    inside = (np.abs(theta) <= BOX).all(-1)
-    return theta.clip(-BOX, BOX), np.where(inside, log, np.inf)
+    box = np.where(np.arange(dims) < dims - 4, BOX, SCORES)
+    inside = (np.abs(theta) <= box).all(-1)
+    return theta.clip(-box, box), np.where(inside, log, np.inf)
 
 
 def _tempered(log_weight: Array) -> Array:

@@ -86,13 +86,14 @@ def test_intervals_of_floors_cover_in_studies_from_the_prior(cells: Cells, T: np
 
 def test_many_cells_fix_floors_at_least_squares(cells: Cells, T: np.ndarray):
     y, floors = studies(cells, T, 4, 2)
-    exact = T + floors[:, cells.model_code * 3 + cells.gpu_code] * 1.0
+    floors = floors + 4.0  # a floor that takes a step near 0 is beyond the closed form, and has no ESS
+    exact = T + floors[:, cells.model_code * 3 + cells.gpu_code]
     rng = np.random.default_rng(3)
     y = exact * (1 + 1e-3 * rng.standard_normal(y.shape))
     found = quadrature(cells, T, y, rng)
     assert found.pairs == tuple((g, m) for m in (ANCHOR, SIBLING) for g in GPUS)
     assert found.floor_ms.mean(1) == pytest.approx(floors, abs=0.15)
-    assert found.ess.min() >= 100 or len(found.ess) == 4
+    assert found.ess.min() >= 100
 
 
 def test_classes_share_a_floor(cells: Cells, T: np.ndarray):
@@ -119,3 +120,13 @@ def test_a_chunk_of_studies_is_judged_as_each_alone(cells: Cells, T: np.ndarray)
 def test_other_structures_are_refused(cells: Cells, T: np.ndarray, structure: FloorStructure):
     with pytest.raises(ValueError, match="signed floors of groups of models, added"):
         quadrature(cells, T, T, np.random.default_rng(0), structure=structure)
+
+
+def test_one_cell_a_pair_leaves_the_noise_to_its_prior():
+    rows = [(m, g, 4, 2048) for m in (ANCHOR, SIBLING) for g in GPUS]
+    few = Cells.from_columns(*zip(*rows, strict=True))
+    T = work_ms(stack_work(few), Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0))
+    found = quadrature(few, T, T + 3.0, np.random.default_rng(0))
+    assert np.isfinite(found.floor_ms).all()
+    assert 0.001 < np.median(found.noise_relative) < 0.1
+    assert found.floor_ms.mean(1) == pytest.approx(3.0, abs=0.5)

@@ -605,6 +605,7 @@ def _decided(found: Sequence[Explanation], holds: float, off: float, seen: bool,
         MISMATCH: beyond,
         INDISTINGUISHABLE: by_level * off,
     }
+    probabilities = {name: min(max(p, 0.0), 1.0) for name, p in probabilities.items()}  # sums of weights round
     probabilities[UNDECIDED] = max(0.0, 1.0 - sum(probabilities[v] for v in (TRANSFERS, RECALIBRATE, MISMATCH)))
     reached = [v for v in VERDICTS[:-1] if probabilities[v] >= margins.probability]
     if not seen:  # then P(no error) is the prior's
