@@ -213,7 +213,7 @@ def _chunk(
     mean, covariance, step = _start(layout, y, T)
     for _ in range(ROUNDS):
         theta, log_proposal = _points(mean, covariance, rng, max(points // 2, 256))
-        log_weight = _log_marginal(layout, theta, y, T, step) - log_proposal
+        log_weight = _log_marginal(layout, theta, y, T, _told(layout, theta, y, T, step)) - log_proposal
         mean, covariance = _moments(theta, _tempered(log_weight))
     theta, log_proposal = _points(mean, covariance, rng, points)
     floors, log_weight = _floors(layout, theta, y, T, step, rng)
@@ -280,9 +280,9 @@ def _told(layout: _Layout, theta: Array, y: Array, T: Array, step: Array) -> tup
     return value, information, variance
 
 
-def _log_marginal(layout: _Layout, theta: Array, y: Array, T: Array, step: Array) -> Array:
-    """log p(theta, y) with floors integrated out, up to a constant, [data set, point]."""
-    value, information, variance = _told(layout, theta, y, T, step)
+def _log_marginal(layout: _Layout, theta: Array, y: Array, T: Array, told: tuple[Array, Array, Array]) -> Array:
+    """log p(theta, y) with floors integrated out, up to a constant, [data set, point]; `told` as `_told` has it."""
+    value, information, variance = told
     root = np.linalg.cholesky(_seen(layout.covariance(theta), information))
     white = np.linalg.solve(root, value[..., None])[..., 0]
     log = -0.5 * (white**2).sum(-1) - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
@@ -301,7 +301,7 @@ def _floors(
     layout: _Layout, theta: Array, y: Array, T: Array, step: Array, rng: np.random.Generator
 ) -> tuple[Array, Array]:
     """One draw of all floors at each point, and log p(theta, y) corrected for its own noise, [data set, point]."""
-    value, information, variance = _told(layout, theta, y, T, step)
+    told = value, information, variance = _told(layout, theta, y, T, step)
     prior = layout.covariance(theta)
     drawn = layout.sample_floors(theta, rng)
     seen = drawn + rng.standard_normal(value.shape) / np.sqrt(information)
@@ -311,4 +311,4 @@ def _floors(
     own = layout.noise_variance(theta, mean)
     squared = (y[:, None] - mean) ** 2
     correction = -0.5 * (squared / own + np.log(own) - squared / variance - np.log(variance)).sum(-1)
-    return floors, _log_marginal(layout, theta, y, T, step) + correction
+    return floors, _log_marginal(layout, theta, y, T, told) + correction

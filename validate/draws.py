@@ -162,22 +162,17 @@ class Draws:
             out[rows] = values[rows].mean(0)
         return out
 
+    @property
+    def _by_cell(self) -> dict[str, Array]:
+        """The arrays whose last axis is the cell, by name."""
+        names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
+        found: dict[str, Array] = {name: getattr(self, name) for name in names}
+        return found if self.model_noise_ms is None else found | {"model_noise_ms": self.model_noise_ms}
+
     def where(self, keep: NDArray[np.bool_]) -> "Draws":
         """The same draws for some of the cells (a mask over cells); floors of classes stay."""
-        names = (
-            "batch",
-            "context",
-            "step_ms",
-            "gpu_ms",
-            "dispatch_ms",
-            "floor_ms",
-            "anchor_floor_ms",
-            "noise_ms",
-        )
         parts = {name: values[:, keep] for name, values in self.parts_ms.items()}
-        fewer = {name: getattr(self, name)[:, keep] for name in names}
-        if self.model_noise_ms is not None:
-            fewer["model_noise_ms"] = self.model_noise_ms[:, keep]
+        fewer: dict[str, Any] = {name: values[:, keep] for name, values in self._by_cell.items()}
         return replace(self, cells=self.cells.where(keep), parts_ms=parts, **fewer)
 
     def rows(self, keep: NDArray[Any]) -> "Draws":
@@ -195,10 +190,7 @@ class Draws:
         def some(values: Array) -> Array:
             return values[keep] if len(values) == len(self.weight) else values
 
-        names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
-        fewer: dict[str, Any] = {name: some(getattr(self, name)) for name in names}
-        if self.model_noise_ms is not None:
-            fewer["model_noise_ms"] = some(self.model_noise_ms)
+        fewer: dict[str, Any] = {name: some(values) for name, values in self._by_cell.items()}
         return replace(
             self,
             **fewer,

@@ -92,16 +92,19 @@ def level_error(draws: Draws, mask: NDArray[np.bool_], floor_ms: Array) -> Array
 
 
 def slope(draws: Draws, mask: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Slope of y on T_gpu with a free offset, per draw: its mean and sd (weighted least squares, flat prior).
+    """Slope of y on T_gpu with a free offset, per draw: its mean and sd (`weighted_slope`, flat prior)."""
+    return weighted_slope(draws.gpu_ms[:, mask], draws.step_ms[:, mask], 1.0 / draws.noise_ms[:, mask] ** 2)
 
-    The sd is infinite where T_gpu does not vary over the cells.
+
+def weighted_slope(T: Array, y: Array, w: Array) -> tuple[Array, Array]:
+    """Slope of y on T with a free offset by weighted least squares, and its sd, [..., cell] -> [...].
+
+    The sd is infinite, and the slope 1, where T does not vary over the cells.
     """
-    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
-    w = 1.0 / draws.noise_ms[:, mask] ** 2
     total = w.sum(-1, keepdims=True)
     centred = T - (w * T).sum(-1, keepdims=True) / total
     spread = (w * centred**2).sum(-1)
-    flat = spread <= 1e-12 * total[:, 0]
+    flat = spread <= 1e-12 * total[..., 0]
     safe = np.where(flat, 1.0, spread)
     mean = np.where(flat, 1.0, (w * centred * y).sum(-1) / safe)
     return mean, np.where(flat, np.inf, 1.0 / np.sqrt(safe))
@@ -438,16 +441,13 @@ def _joined_corner(draws: Draws, mask: NDArray[np.bool_], corner: int, q: float)
     H is the relative least-squares one of each data set (or of 100 draws of T_gpu); the predictive p is two-sided,
     with the spread that this floor leaves over all cells.
     """
-    rows = _representatives(draws)
-    T = draws.gpu_ms[rows][:, mask]
-    y = np.broadcast_to(draws.step_ms[rows if len(draws.step_ms) > 1 else [0]][:, mask], T.shape)
+    _, mass, T, y = _sampled(draws, mask)
     H = np.linspace(0.0, 1.2, 241)[:, None, None] * y.max(-1)[:, None]
     errors = overlap_ms(T, H, q) / y - 1.0  # [H, row, cell]
     best = (errors**2).sum(-1).argmin(0)
     chosen = np.take_along_axis(errors, best[None, :, None], 0)[0]
     spread = np.sqrt((chosen**2).sum(-1) / max(chosen.shape[-1] - 1, 1))
     p = 2.0 * ndtr(-np.abs(chosen[:, corner]) / np.maximum(spread, 1e-9))
-    mass = draws.weight[rows] / draws.weight[rows].sum()
     percent = 100.0 * chosen[:, corner]
     low, high = weighted_quantiles(percent, mass, tails(90))
     mean = float(mass @ percent)
@@ -668,23 +668,23 @@ def explanation_weights(draws: Draws, mask: NDArray[np.bool_], scale: float) -> 
     prior sds times `scale`; noise is relative with sd integrated over a lognormal prior (6 %, log sd 0.7). Weights
     are averaged over imputations, or over draws of T_gpu.
     """
-    rows = _representatives(draws)
-    T, y = draws.gpu_ms[rows][:, mask], draws.step_ms[rows if len(draws.step_ms) > 1 else [0]][:, mask]
-    y = np.broadcast_to(y, T.shape)
+    rows, mass, T, y = _sampled(draws, mask)
     left = y - T - draws.calibrated_ms[rows][:, mask]
     offset, tilt = np.ones_like(T) * OFFSET_SD_MS * scale, T * SLOPE_SD * scale
     models = {"offset only": [offset], "scale only": [tilt], "both": [offset, tilt]}
     evidence = np.stack([_log_evidence(left / y, np.stack(c, -1) / y[..., None]) for c in models.values()], -1)
     weight = np.exp(evidence - logsumexp(evidence, axis=-1, keepdims=True))
-    mass = draws.weight[rows] / draws.weight[rows].sum()
     return dict(zip(models, (mass @ weight).tolist(), strict=True))
 
 
-def _representatives(draws: Draws) -> NDArray[np.int64]:
-    """One draw per imputation, or 100 draws of a measured posterior."""
+def _sampled(draws: Draws, mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Array, Array, Array]:
+    """One draw per imputation, or 100 draws of a measured posterior: numbers, weights, and T and y of some cells."""
     if draws.label == IMPUTED:
-        return np.unique(draws.unit, return_index=True)[1]
-    return np.linspace(0, len(draws.weight) - 1, min(100, len(draws.weight))).astype(np.int64)
+        rows = np.unique(draws.unit, return_index=True)[1]
+    else:
+        rows = np.linspace(0, len(draws.weight) - 1, min(100, len(draws.weight))).astype(np.int64)
+    T, y = draws.gpu_ms[rows][:, mask], draws.step_ms[rows if len(draws.step_ms) > 1 else [0]][:, mask]
+    return rows, draws.weight[rows] / draws.weight[rows].sum(), T, np.broadcast_to(y, T.shape)
 
 
 def _log_evidence(residual: Array, design: Array) -> Array:

@@ -25,6 +25,7 @@ from models.kernels import stack_work
 from models.quadrature import Quadrature, quadrature
 from models.roofline import Efficiency, work_ms
 from validate import files, resources
+from validate.calibration import STUDY_GRID, STUDY_MODELS
 from validate.draws import SIMULATED, Draws, expected_error, with_own_noise
 from validate.study import Margins
 
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 type Array = NDArray[np.float64]
 
-ANCHOR, FAMILY, SMALL, MOE = "Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
-GRID = tuple((b, c) for b in (1, 2, 4, 8, 16) for c in (512, 2048, 8192))
+ANCHOR, FAMILY, SMALL, MOE = STUDY_MODELS
+GRID = STUDY_GRID
 SILICON = ("H100", "H200", "A100-40GB", "A100-80GB", "L40S")
 """Whose peak rates the simulated GPUs have, in turn."""
 CONSTANTS = Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0)
@@ -290,11 +291,11 @@ def _judge_h1(draws: Draws, margins: Margins, made: Simulated, study: int) -> di
 
 def _true_slope(made: Simulated, study: int) -> Array:
     """Slope of the mean steps on T_gpu, relative least squares, [gpu]."""
+    from validate.hypotheses import weighted_slope
+
     T = made.gpu_ms[made.cells.model == made.model].reshape(made.truth.gpus, -1)
     y = made.by_pair(made.mean_ms, made.model)[study]
-    w = 1.0 / y**2
-    centred = T - (w * T).sum(-1, keepdims=True) / w.sum(-1, keepdims=True)
-    return np.asarray((w * centred * y).sum(-1) / (w * centred**2).sum(-1))
+    return weighted_slope(T, y, 1.0 / y**2)[0]
 
 
 def _judge_h2(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
@@ -545,7 +546,6 @@ def _percent(rates: Mapping[str, float]) -> str:
 
 
 def _h1_said(rates: Rates, gpus: int) -> list[str]:
-    simulated = 3  # at the margin, studies of three GPUs were simulated
     between = {f"where GPUs differ by {sd:g} points (sd)": sd for sd in (0.0, 1.0, 3.0)}
     said = []
     for mechanism, why in (("leftover", "it leaves more over"), ("floor", "its floor differs")):
@@ -553,7 +553,7 @@ def _h1_said(rates: Rates, gpus: int) -> list[str]:
         found = _rates(rates, "supported", at)
         if found:
             said.append(
-                f"In simulated studies of {simulated} GPUs, a family whose residual MAPE exceeds the anchor's by just "
+                f"In simulated studies of {Truth.gpus} GPUs, a family whose residual MAPE exceeds the anchor's by just "
                 f"the margin because {why} is called supported in {_percent(found)}: by mistake."
             )
     near = min((3, 5, 8), key=lambda k: abs(k - gpus))
@@ -597,7 +597,7 @@ def _h3_said(rates: Rates, gpus: int) -> list[str]:
     said = []
     for leftover in (0.0, SMALL_LEFTOVER):
         at = {name: {"test": "H3", "leftover": leftover, **truth} for name, truth in truths.items()}
-        found = _rates(rates, f"{'supported'} on a GPU", at)
+        found = _rates(rates, "supported on a GPU", at)
         if found:
             what = "nothing left over" if not leftover else f"a smooth leftover of {100 * leftover:g} %"
             said.append(

@@ -17,6 +17,7 @@ from models.classes import default_class
 from models.floors import FloorStructure, overlap_ms
 from models.kernels import Work, stack_work
 from models.roofline import Efficiency, work_ms
+from validate.calibration import STUDY_GRID
 from validate.contenders import Task, leave_one_out
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ type Array = NDArray[np.float64]
 ANCHOR, MOE = "Llama-3.1-8B", "Qwen1.5-MoE-A2.7B"
 GPUS = ("H100", "H200", "A100-40GB")
 PAIRS = (*((m, g) for m in (ANCHOR, "Qwen2.5-7B", "Llama-3.2-1B") for g in GPUS), (MOE, "H100"))
-GRID = tuple((b, c) for b in (1, 2, 4, 8, 16) for c in (512, 2048, 8192))
+GRID = STUDY_GRID
 NOISE = 0.02
 """Noise of a step over the median step of its SKU."""
 APART = 3.0

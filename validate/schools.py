@@ -21,9 +21,6 @@ SETS = 20
 """Imputations on which the tests are run, spread evenly over all."""
 RESAMPLES = 999
 
-AGAINST = ("wald_slope", "wald_slope_by_cluster")
-"""Tests whose small p-value speaks against transfer."""
-
 
 def dies(gpus: Sequence[str]) -> dict[str, str]:
     """Die of each GPU, where the catalog knows it; other GPUs are dies of their own."""
