@@ -1,0 +1,358 @@
+"""A calibration as plain arrays: draws of constants, floors and noise, and the steps that they predict (NumPy alone).
+
+`report` writes one beside posterior.nc (posterior.npz); `predict`, `plan` and `check` read it: no fit, no xarray.
+"""
+
+import functools
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from models.floors import COMBINE, FloorStructure
+from models.gpus import GpuSpec
+from models.kernels import EXPERTS, Experts, decode_work
+from models.priors import DEFAULT_PRIORS, Priors
+from models.roofline import CONSTANTS, Efficiency, work_ms
+from models.shapes import ModelShapes
+
+type Array = NDArray[np.float64]
+
+EFFECTS = {
+    "gpu": ("gpu", (0,)),
+    "class": ("group", (1,)),
+    "gpu, class": ("pair", (0, 1)),
+    "model": ("pair", (2,)),
+    "gpu, model": ("pair", (0, 2)),
+}
+"""Effects behind floors: the prior of their scale (`Priors.floor_sd_...`), and what two pairs that have one alike share
+(0 the SKU, 1 the class, 2 the model)."""
+SCALES = 8192
+"""Prior points of the scales of the effects, weighed by the floors of each draw."""
+NOISE_FREEDOM = 4.0
+"""So many pairs is the prior spread of noise between pairs worth, beside the measured pairs."""
+LARGEST_FILE = 256 * 1024 * 1024
+_GPU_FIELDS = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What the calibration has seen: ranges of batch, context (tokens) and total parameters, all 16-bit on one GPU."""
+
+    batch: tuple[float, float]
+    context: tuple[float, float]
+    parameters: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Draws of one calibration.
+
+    Attributes
+    ----------
+    gpus, models, classes : tuple of str
+        SKUs; models that were measured, and the class of each.
+    anchor : str
+        The model on which the constants were calibrated.
+    constants : mapping of constant to array [draw, gpu]
+        Those of `roofline.CONSTANTS` that are not at their peak.
+    floor_ms : array [draw, gpu, model]
+        NaN where a pair was not measured.
+    noise_relative : array [draw, gpu, model]
+        sd of a measured step over its mean, leftover of the roof included; NaN as above.
+    combine : str
+        How floors join the GPU branch, a key of `floors.COMBINE`.
+    q : array [draw]
+        The overlap (1: added).
+    scales : array [draw, effect]
+        sds of the effects behind the floors (`floor_scales`).
+    weight : array [draw]
+        Sums to 1.
+    unit : int array [draw]
+        Draws of one imputation, or one batch of draws: the unit of Monte Carlo errors.
+    anchor_gpu : int array [cell]; anchor_batch, anchor_context, anchor_step_ms : arrays [draw, cell]
+        The anchor's cells, as measured or imputed.
+    specs : mapping of GPU name to GpuSpec
+    experts : {"active", "distinct", "balanced"}
+    domain : Domain
+    label : str
+        Where the cells come from.
+    source : str
+        Name of the study and its hash.
+    stack, mode : str
+        Serving stack and launch mode of the cells, empty where unknown.
+    """
+
+    gpus: tuple[str, ...]
+    models: tuple[str, ...]
+    classes: tuple[str, ...]
+    anchor: str
+    constants: Mapping[str, Array]
+    floor_ms: Array
+    noise_relative: Array
+    combine: str
+    q: Array
+    scales: Array
+    weight: Array
+    unit: NDArray[np.int64]
+    anchor_gpu: NDArray[np.int64]
+    anchor_batch: Array
+    anchor_context: Array
+    anchor_step_ms: Array
+    specs: Mapping[str, GpuSpec]
+    experts: Experts
+    domain: Domain
+    label: str
+    source: str
+    stack: str = ""
+    mode: str = ""
+    priors: Priors = field(default=DEFAULT_PRIORS)
+
+    def __post_init__(self) -> None:
+        n, g, m = len(self.weight), len(self.gpus), len(self.models)
+        wanted = {
+            "floor_ms": (n, g, m),
+            "noise_relative": (n, g, m),
+            "q": (n,),
+            "scales": (n, len(EFFECTS)),
+            "unit": (n,),
+            **{name: (n, len(self.anchor_gpu)) for name in ("anchor_batch", "anchor_context", "anchor_step_ms")},
+        }
+        found = {name: np.shape(getattr(self, name)) for name in wanted}
+        found |= {name: np.shape(values) for name, values in self.constants.items()}
+        for name, shape in (wanted | dict.fromkeys(self.constants, (n, g))).items():
+            if found[name] != shape:
+                raise ValueError(f"{name} must have the shape {shape}, got {found[name]}")
+        unknown = [name for name in self.constants if name not in CONSTANTS]
+        if unknown or self.combine not in COMBINE or self.experts not in EXPERTS:
+            raise ValueError(f"unknown constant, combine or experts: {unknown}, {self.combine!r}, {self.experts!r}")
+        if len(self.classes) != m or self.anchor not in self.models or set(self.specs) < set(self.gpus):
+            raise ValueError("classes, anchor and specs must go with the models and GPUs")
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior({self.source}, {self.label}: {len(self.weight)} draws, {len(self.models)} models x "
+            f"{len(self.gpus)} GPUs, floors {self.combine})"
+        )
+
+    # ---- what it predicts ---------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def structure(self) -> FloorStructure:
+        """Floors per (GPU, model), joined as `combine` says."""
+        return FloorStructure("gpu, model", self.combine)
+
+    def measured(self, gpu: str, model: str) -> bool:
+        """Whether this pair's own floor is among the draws."""
+        if gpu not in self.gpus or model not in self.models:
+            return False
+        return bool(np.isfinite(self.floor_ms[0, self.gpus.index(gpu), self.models.index(model)]))
+
+    def efficiency(self, gpu: str, rng: np.random.Generator) -> Efficiency:
+        """Constants on one SKU, each [draw, 1]; on one that was never measured those of some SKU in each draw."""
+        count, known = len(self.weight), gpu in self.gpus
+        code = np.full(count, self.gpus.index(gpu)) if known else rng.integers(0, len(self.gpus), count)
+        own: dict[str, Any] = {n: np.take_along_axis(v, code[:, None], 1) for n, v in self.constants.items()}
+        return Efficiency(**own, gpu=gpu, stack=self.stack, mode=self.mode)
+
+    def gpu_ms(
+        self, shapes: ModelShapes, gpu: GpuSpec, batch: ArrayLike, context: ArrayLike, rng: np.random.Generator
+    ) -> Array:
+        """T_gpu of cells of one model and SKU, ms: batch and context [cell] or [draw, cell] -> [draw, cell]."""
+        work = decode_work(shapes, batch, context, gpu=gpu, experts=self.experts)
+        return np.asarray(work_ms(work, self.efficiency(gpu.name, rng)))
+
+    def floor_of(self, gpu: str, model: str, klass: str, rng: np.random.Generator) -> Array:
+        """Floor of a model on a SKU, ms, [draw].
+
+        Notes
+        -----
+        A measured pair has its own draws. Any other floor is drawn given those of the measured pairs and `scales`: all
+        floors (their logarithms where H >= 0) are jointly normal with the effects of `EFFECTS`. A class or SKU that
+        was never measured thus widens the floor by what classes and SKUs differ, instead of borrowing one.
+        """
+        if self.measured(gpu, model):
+            return self.floor_ms[:, self.gpus.index(gpu), self.models.index(model)]
+        pairs = self._pairs
+        covariance = _covariance([*pairs, (gpu, klass, model)], self.scales, self.priors, self.structure)
+        mean, _ = _overall(self.priors, self.structure)
+        gain = np.linalg.solve(covariance[:, :-1, :-1], covariance[:, :-1, -1:])[..., 0]
+        floors = np.stack([self.floor_ms[:, g, m] for g, m in self._codes], -1)
+        values = np.log(floors) if self.structure.positive else floors
+        centre = mean + (gain * (values - mean)).sum(-1)
+        left = covariance[:, -1, -1] - (gain * covariance[:, :-1, -1]).sum(-1)
+        drawn = centre + np.sqrt(left.clip(0.0)) * rng.standard_normal(len(centre))
+        return np.asarray(np.exp(drawn) if self.structure.positive else drawn)
+
+    def noise_of(self, gpu: str, model: str, rng: np.random.Generator) -> Array:
+        """Relative sd of a measured step, [draw]: the pair's own, or log-normal around those of the measured pairs."""
+        if self.measured(gpu, model):
+            return self.noise_relative[:, self.gpus.index(gpu), self.models.index(model)]
+        logs = np.log(np.stack([self.noise_relative[:, g, m] for g, m in self._codes], -1))
+        mean, count = logs.mean(-1), logs.shape[-1]
+        squares = ((logs - mean[:, None]) ** 2).sum(-1) + NOISE_FREEDOM * self.priors.noise_spread**2
+        sd = np.sqrt(squares / (count - 1 + NOISE_FREEDOM) * (1.0 + 1.0 / count))
+        return np.asarray(np.exp(mean + sd * rng.standard_normal(len(mean))))
+
+    def step_ms(self, gpu_ms: Array, floor_ms: Array) -> Array:
+        """Mean step, ms, from T_gpu [draw, cell] and floors [draw]."""
+        return np.asarray(self.structure.step_ms(gpu_ms, floor_ms[:, None], self.q[:, None]))
+
+    @functools.cached_property
+    def _codes(self) -> list[tuple[int, int]]:
+        return [(g, m) for g, m in np.ndindex(len(self.gpus), len(self.models)) if np.isfinite(self.floor_ms[0, g, m])]
+
+    @functools.cached_property
+    def _pairs(self) -> list[tuple[str, str, str]]:
+        return [(self.gpus[g], self.classes[m], self.models[m]) for g, m in self._codes]
+
+    # ---- files --------------------------------------------------------------------------------------------------
+
+    def save(self) -> bytes:
+        """The content of an .npz file."""
+        specs = [self.specs[g] for g in self.gpus]
+        arrays: dict[str, Any] = {
+            "version": np.array(1),
+            "texts": np.array([getattr(self, name) for name in _TEXTS]),
+            "gpus": np.array(self.gpus),
+            "models": np.array(self.models),
+            "classes": np.array(self.classes),
+            "spec": np.array([[getattr(s, name) for name in _GPU_FIELDS] for s in specs]),
+            "domain": np.array([self.domain.batch, self.domain.context, self.domain.parameters]),
+            "unit": self.unit.astype(np.int32),
+            "anchor_gpu": self.anchor_gpu.astype(np.int16),
+            "weight": self.weight,
+        }
+        floats = {f"constant_{name}": values for name, values in self.constants.items()}
+        floats |= {name: getattr(self, name) for name in _FLOATS}
+        arrays |= {name: values.astype(np.float32) for name, values in floats.items()}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Posterior":
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file cannot be read or is no saved calibration; the message names it.
+        """
+        file = Path(path)
+        try:
+            if file.stat().st_size > LARGEST_FILE:
+                raise ValueError("larger than 256 MiB")
+            with np.load(file, allow_pickle=False) as stored:
+                a = {name: stored[name] for name in stored.files}
+            if int(a["version"]) != 1:
+                raise ValueError(f"version {int(a['version'])} of the format is not known")
+            texts: dict[str, Any] = dict(zip(_TEXTS, a["texts"].tolist(), strict=True))
+            gpus, models, classes = (tuple(a[name].tolist()) for name in ("gpus", "models", "classes"))
+            batch, context, parameters = ((float(low), float(high)) for low, high in a["domain"])
+            constants = {n.removeprefix("constant_"): _double(v) for n, v in a.items() if n.startswith("constant_")}
+            for name in ("eta_tc", "eta_bw", "eta_fa"):
+                if name in constants:
+                    constants[name] = constants[name].clip(max=1.0)
+            known: dict[str, Any] = {name: _double(a[name]) for name in _FLOATS}
+            return cls(
+                gpus=gpus,
+                models=models,
+                classes=classes,
+                constants=constants,
+                weight=a["weight"] / a["weight"].sum(),
+                unit=a["unit"].astype(np.int64),
+                anchor_gpu=a["anchor_gpu"].astype(np.int64),
+                specs={g: _spec(g, row) for g, row in zip(gpus, a["spec"], strict=True)},
+                domain=Domain(batch, context, parameters),
+                **texts,
+                **known,
+            )
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as found:
+            why = " ".join(str(found).split())
+            raise ValueError(f"{file}: expected a posterior.npz of rooffloor ({why})") from found
+
+
+def floor_scales(
+    pairs: Sequence[tuple[str, str, str]],
+    floor_ms: Array,
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Array:
+    """Scales of the effects behind the floors, given the floors: [draw, effect], ms or of the logarithm.
+
+    Parameters
+    ----------
+    pairs : sequence of (gpu, class, model)
+    floor_ms : array [draw, pair]
+
+    Notes
+    -----
+    Half-t priors with 3 degrees of freedom; one prior point per draw, taken with probability proportional to the joint
+    normal density of that draw's floors.
+    """
+    mean, _ = _overall(priors, structure)
+    values = (np.log(floor_ms) if structure.positive else floor_ms) - mean
+    tops = [_scale(priors, structure, prior) for prior, _ in EFFECTS.values()]
+    points = np.abs(rng.standard_t(3, (SCALES, len(EFFECTS)))) * tops
+    best, chosen = np.full(len(values), -np.inf), np.zeros(len(values), dtype=np.int64)
+    for start in range(0, SCALES, _CHUNK):
+        some = points[start : start + _CHUNK]
+        root = np.linalg.cholesky(_covariance(pairs, some, priors, structure))
+        white = np.linalg.solve(root, np.broadcast_to(values.T, (len(some), *values.T.shape)))
+        log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
+        log += rng.gumbel(size=log.shape)
+        top = log.argmax(0)
+        better = np.take_along_axis(log, top[None], 0)[0] > best
+        chosen[better] = start + top[better]
+        best = np.maximum(best, log.max(0))
+    return points[chosen]
+
+
+_CHUNK = 256
+
+
+def _scale(priors: Priors, structure: FloorStructure, effect: str) -> float:
+    return float(getattr(priors, f"floor_sd_{effect}{'' if structure.positive else '_ms'}"))
+
+
+def _overall(priors: Priors, structure: FloorStructure) -> tuple[float, float]:
+    """Mean and sd of the level common to all floors, ms or of the logarithm."""
+    middle, sd = priors.floor_overall if structure.positive else priors.floor_overall_ms
+    return float(np.log(middle)) if structure.positive else middle, sd
+
+
+def _covariance(
+    pairs: Sequence[tuple[str, str, str]], scales: Array, priors: Priors, structure: FloorStructure
+) -> Array:
+    """Covariance of floors of pairs (gpu, class, model) [row of scales, pair, pair]."""
+    same = [np.array([[a[i] == b[i] for b in pairs] for a in pairs], dtype=float) for i in range(3)]
+    total = np.full((len(scales), len(pairs), len(pairs)), _overall(priors, structure)[1] ** 2)
+    for k, (_, shared) in enumerate(EFFECTS.values()):
+        total = total + scales[:, k, None, None] ** 2 * np.prod([same[i] for i in shared], axis=0)
+    return np.asarray(total + 1e-6 * np.eye(len(pairs)))
+
+
+_TEXTS = ("anchor", "combine", "experts", "label", "source", "stack", "mode")
+_FLOATS = ("scales", "floor_ms", "noise_relative", "q", "anchor_batch", "anchor_context", "anchor_step_ms")
+
+
+def _spec(gpu: str, row: Array) -> GpuSpec:
+    peak, bandwidth, memory, l2 = map(float, row)
+    return GpuSpec(gpu, peak, bandwidth, memory, l2)
+
+
+def _double(values: Any) -> Array:
+    return np.asarray(values, dtype=np.float64)
+
+
+def units(posterior: Posterior, count: int) -> NDArray[np.int64]:
+    """Rows of `count` draws of the constants, one per unit or batch, in equal steps of the cumulated weight."""
+    position = (np.arange(count) + 0.5) / count
+    return np.searchsorted(np.cumsum(posterior.weight), position).clip(0, len(posterior.weight) - 1)

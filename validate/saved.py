@@ -1,0 +1,121 @@
+"""From a fitted study to the plain draws (posterior.npz) that `predict`, `plan` and `check` read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.floors import FloorStructure
+from models.posterior import Domain, Posterior, floor_scales
+from validate import resources
+from validate.draws import IMPUTED
+from validate.errors import InputError
+
+if TYPE_CHECKING:
+    from validate.fitting import Evidence
+    from validate.study import Study
+
+FILE = "posterior.npz"
+ADDED = FloorStructure("gpu, model")
+PER_UNIT = 8
+"""Draws kept of each imputation."""
+
+
+def posterior(evidence: "Evidence") -> Posterior:
+    """The primary treatment of a study as plain draws.
+
+    Imputed studies keep `PER_UNIT` draws of each imputation, measured ones all draws of the report.
+    """
+    study, draws = evidence.study, evidence.draws
+    names, cells = study.names, draws.cells
+    constants = {
+        name: np.stack([by_gpu.get(g, by_gpu.get("all GPUs", np.empty(0))) for g in cells.gpus], -1)
+        for name, by_gpu in evidence.constants["primary"].items()
+    }
+    keep = np.arange(len(draws.weight))
+    if draws.label == IMPUTED:
+        _, first, size = np.unique(draws.unit, return_index=True, return_counts=True)
+        steps = (np.arange(PER_UNIT) + 0.5) / PER_UNIT
+        keep = (first[:, None] + (size[:, None] * steps).astype(int)).ravel()
+    shape = (len(draws.weight), len(cells.gpus), len(cells.models))
+    floor, noise = np.full(shape, np.nan), np.full(shape, np.nan)
+    pairs, columns = [], []
+    for model, gpu, mask in draws.pairs():
+        at = (slice(None), cells.gpus.index(gpu), cells.models.index(model))
+        floor[at] = draws.floor_ms[:, mask][:, 0]
+        pairs.append((gpu, draws.classes[model], model))
+        columns.append(floor[at][keep])
+        noise[at] = (draws.noise_ms[:, mask] / np.abs(draws.mean_ms[:, mask])).mean(-1)
+    anchor = cells.model == draws.anchor
+
+    def every(values: np.ndarray) -> np.ndarray:
+        """[draw or 1, cell] -> [draw kept, anchor's cell]."""
+        return np.broadcast_to(values, (len(draws.weight), len(cells)))[keep][:, anchor]
+
+    sizes = [names.shapes(m).parameters for m in cells.models]
+    weight = draws.weight[keep]
+    return Posterior(
+        gpus=cells.gpus,
+        models=cells.models,
+        classes=tuple(draws.classes[m] for m in cells.models),
+        anchor=draws.anchor,
+        constants={name: values[keep] for name, values in constants.items()},
+        floor_ms=floor[keep],
+        noise_relative=noise[keep],
+        combine=ADDED.combine,
+        q=np.ones(len(keep)),
+        scales=floor_scales(pairs, np.stack(columns, -1), ADDED, np.random.default_rng(study.seed)),
+        weight=weight / weight.sum(),
+        unit=draws.unit[keep].astype(np.int64),
+        anchor_gpu=cells.gpu_code[anchor],
+        anchor_batch=every(draws.batch),
+        anchor_context=every(draws.context),
+        anchor_step_ms=every(draws.step_ms),
+        specs={g: names.gpu(g) for g in cells.gpus},
+        experts=study.efficiency.experts,
+        domain=Domain(
+            (float(draws.batch.min()), float(draws.batch.max())),
+            (float(draws.context.min()), float(draws.context.max())),
+            (float(min(sizes)), float(max(sizes))),
+        ),
+        label=draws.label,
+        source=study.name,
+        stack=study.data.stack or "",
+        mode=study.data.mode or "",
+    )
+
+
+def load(study: str | Path) -> Posterior:
+    """Saved draws of a study, without fitting anything.
+
+    Parameters
+    ----------
+    study : name of an embedded study, a posterior.npz, or the folder of a report that holds one
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    path = Path(study)
+    if isinstance(study, str) and not path.exists():
+        try:
+            path = resources.path(study)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{study}: no study with saved draws; expected transfer-study, a posterior.npz or a report's folder"
+            ) from error
+    file = path / FILE if path.is_dir() else path
+    try:
+        return Posterior.load(file)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def build(study: "Study", folder: Path | None = None) -> Path:
+    """Write the saved draws of a published study beside its data (after `fitting.build_cache`)."""
+    from validate.files import write_bytes
+    from validate.fitting import gather
+
+    evidence = gather(study, primary_only=True)
+    return write_bytes((folder or study.data.path.parent) / FILE, posterior(evidence).save())
