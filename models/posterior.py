@@ -5,16 +5,18 @@
 
 import functools
 import io
+import math
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.floors import COMBINE, FloorStructure
+from models.floors import COMBINE, Q_MAX, FloorStructure
 from models.gpus import GpuSpec
 from models.kernels import EXPERTS, Experts, decode_work
 from models.priors import DEFAULT_PRIORS, Priors
@@ -37,6 +39,7 @@ SCALES = 8192
 NOISE_FREEDOM = 4.0
 """So many pairs is the prior spread of noise between pairs worth, beside the measured pairs."""
 LARGEST_FILE = 256 * 1024 * 1024
+"""Bytes of a saved calibration, also once it is unpacked."""
 _GPU_FIELDS = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
 
 
@@ -75,8 +78,8 @@ class Posterior:
         Sums to 1.
     unit : int array [draw]
         Draws of one imputation, or one batch of draws: the unit of Monte Carlo errors.
-    anchor_gpu : int array [cell]; anchor_batch, anchor_context, anchor_step_ms : arrays [draw, cell]
-        The anchor's cells, as measured or imputed.
+    anchor_gpu : int array [cell]; anchor_batch, anchor_context, anchor_step_ms, anchor_gpu_ms : arrays [draw, cell]
+        The anchor's cells, as measured or imputed, and their T_gpu.
     specs : mapping of GPU name to GpuSpec
     experts : {"active", "distinct", "balanced"}
     domain : Domain
@@ -104,6 +107,7 @@ class Posterior:
     anchor_batch: Array
     anchor_context: Array
     anchor_step_ms: Array
+    anchor_gpu_ms: Array
     specs: Mapping[str, GpuSpec]
     experts: Experts
     domain: Domain
@@ -121,7 +125,7 @@ class Posterior:
             "q": (n,),
             "scales": (n, len(EFFECTS)),
             "unit": (n,),
-            **{name: (n, len(self.anchor_gpu)) for name in ("anchor_batch", "anchor_context", "anchor_step_ms")},
+            **{name: (n, len(self.anchor_gpu)) for name in _ANCHOR},
         }
         found = {name: np.shape(getattr(self, name)) for name in wanted}
         found |= {name: np.shape(values) for name, values in self.constants.items()}
@@ -131,8 +135,45 @@ class Posterior:
         unknown = [name for name in self.constants if name not in CONSTANTS]
         if unknown or self.combine not in COMBINE or self.experts not in EXPERTS:
             raise ValueError(f"unknown constant, combine or experts: {unknown}, {self.combine!r}, {self.experts!r}")
-        if len(self.classes) != m or self.anchor not in self.models or set(self.specs) < set(self.gpus):
+        if len(self.classes) != m or self.anchor not in self.models or not set(self.gpus) <= set(self.specs):
             raise ValueError("classes, anchor and specs must go with the models and GPUs")
+        self._check_names()
+        self._check_values()
+
+    def _check_names(self) -> None:
+        """ValueError unless names are single lines of text and stand once."""
+        for name in ("gpus", "models", "classes", *_TEXTS):
+            texts = [getattr(self, name)] if name in _TEXTS else getattr(self, name)
+            if not all(isinstance(text, str) and text.isprintable() for text in texts):
+                raise ValueError(f"{name} must be printable text")
+            if name in ("gpus", "models") and len(set(texts)) != len(texts):
+                raise ValueError(f"{name} must differ")
+
+    def _check_values(self) -> None:
+        """ValueError unless every number has a sense; `Efficiency` checks the constants."""
+        constants: dict[str, Any] = dict(self.constants)
+        Efficiency(**constants)
+        measured = np.isfinite(self.floor_ms)
+        floors, noise = self.floor_ms[measured], self.noise_relative[measured]
+        low, high = np.transpose([self.domain.batch, self.domain.context, self.domain.parameters])
+        cells = np.stack([getattr(self, name) for name in _ANCHOR])
+        for good, expected in (
+            (bool(measured.any()), "at least one draw of one floor"),
+            (bool((measured == measured[:1]).all()), "floors of the same pairs in every draw"),
+            (
+                not self.structure.positive or bool((floors > 0).all()),
+                f"floors above 0 where they are {self.combine!r}",
+            ),
+            (bool((np.isfinite(noise) & (noise > 0)).all()), "noise above 0 for every measured pair"),
+            (bool((np.isfinite(self.scales) & (self.scales >= 0)).all()), "scales of 0 or more"),
+            (bool(((self.q >= 0) & (self.q <= Q_MAX)).all()), f"q from 0 to {Q_MAX:g}"),
+            (bool((self.weight >= 0).all()) and math.isclose(self.weight.sum(), 1.0, rel_tol=1e-6), "weights of sum 1"),
+            (bool(np.isfinite(cells).all()), "finite cells of the anchor"),
+            (bool(((self.anchor_gpu >= 0) & (self.anchor_gpu < len(self.gpus))).all()), "GPUs of the anchor's cells"),
+            (bool((np.isfinite([low, high]).all(0) & (low <= high)).all()), "a domain of rising finite numbers"),
+        ):
+            if not good:
+                raise ValueError(f"expected {expected}")
 
     def __repr__(self) -> str:
         return (
@@ -146,6 +187,17 @@ class Posterior:
     def structure(self) -> FloorStructure:
         """Floors per (GPU, model), joined as `combine` says."""
         return FloorStructure("gpu, model", self.combine)
+
+    def rows(self, keep: NDArray[np.int64]) -> "Posterior":
+        """Some of the draws (their numbers, repeats allowed), equally weighted."""
+        arrays = {name: getattr(self, name)[keep] for name in (*_FLOATS, "unit")}
+        constants = {name: values[keep] for name, values in self.constants.items()}
+        return replace(self, constants=constants, weight=np.full(len(keep), 1.0 / len(keep)), **arrays)
+
+    @property
+    def anchor_class(self) -> str:
+        """Class of the anchor."""
+        return self.classes[self.models.index(self.anchor)]
 
     def measured(self, gpu: str, model: str) -> bool:
         """Whether this pair's own floor is among the draws."""
@@ -248,6 +300,9 @@ class Posterior:
         try:
             if file.stat().st_size > LARGEST_FILE:
                 raise ValueError("larger than 256 MiB")
+            with zipfile.ZipFile(file) as members:
+                if sum(member.file_size for member in members.infolist()) > LARGEST_FILE:
+                    raise ValueError("larger than 256 MiB once unpacked")
             with np.load(file, allow_pickle=False) as stored:
                 a = {name: stored[name] for name in stored.files}
             if int(a["version"]) != 1:
@@ -265,7 +320,7 @@ class Posterior:
                 models=models,
                 classes=classes,
                 constants=constants,
-                weight=a["weight"] / a["weight"].sum(),
+                weight=_weight(a["weight"]),
                 unit=a["unit"].astype(np.int64),
                 anchor_gpu=a["anchor_gpu"].astype(np.int64),
                 specs={g: _spec(g, row) for g, row in zip(gpus, a["spec"], strict=True)},
@@ -273,9 +328,53 @@ class Posterior:
                 **texts,
                 **known,
             )
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as found:
+        except _UNREADABLE as found:
             why = " ".join(str(found).split())
             raise ValueError(f"{file}: expected a posterior.npz of rooffloor ({why})") from found
+
+
+def rejoined(posterior: Posterior, combine: str, rng: np.random.Generator) -> Posterior:
+    """The same constants with the anchor's floors fitted anew to its cells, joined in another way.
+
+    Parameters
+    ----------
+    combine : str
+        A key of `floors.COMBINE`. Where it leaves q free, q is drawn given the anchor's cells alone.
+
+    Returns
+    -------
+    Posterior
+        Of the anchor alone: floors of other models are not refitted.
+    """
+    from models.floorfit import fit_floors
+
+    structure = FloorStructure("gpu, model", combine)
+    logs = np.log(posterior.noise_relative[:, :, posterior.models.index(posterior.anchor)])
+    used = np.unique(posterior.anchor_gpu)
+    floor, noise, q = fit_floors(
+        np.searchsorted(used, posterior.anchor_gpu),
+        posterior.anchor_gpu_ms,
+        posterior.anchor_step_ms,
+        structure,
+        rng,
+        floor_prior=_overall(posterior.priors, structure),
+        noise_prior=(float(np.nanmean(logs)), posterior.priors.noise_relative[1]),
+    )
+    shape = (len(posterior.weight), len(posterior.gpus), 1)
+    floors, noises = np.full(shape, np.nan), np.full(shape, np.nan)
+    floors[:, used, 0], noises[:, used, 0] = floor, noise
+    klass = posterior.anchor_class
+    pairs = [(posterior.gpus[g], klass, posterior.anchor) for g in used]
+    return replace(
+        posterior,
+        models=(posterior.anchor,),
+        classes=(klass,),
+        floor_ms=floors,
+        noise_relative=noises,
+        combine=combine,
+        q=q,
+        scales=floor_scales(pairs, floor, structure, rng, posterior.priors),
+    )
 
 
 def floor_scales(
@@ -339,8 +438,22 @@ def _covariance(
     return np.asarray(total + 1e-6 * np.eye(len(pairs)))
 
 
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,  # encrypted, or a compression that zipfile does not know
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy and zipfile raise over a file that is no .npz of ours."""
 _TEXTS = ("anchor", "combine", "experts", "label", "source", "stack", "mode")
-_FLOATS = ("scales", "floor_ms", "noise_relative", "q", "anchor_batch", "anchor_context", "anchor_step_ms")
+_ANCHOR = ("anchor_batch", "anchor_context", "anchor_step_ms", "anchor_gpu_ms")
+_FLOATS = ("scales", "floor_ms", "noise_relative", "q", *_ANCHOR)
 
 
 def _spec(gpu: str, row: Array) -> GpuSpec:
@@ -350,6 +463,12 @@ def _spec(gpu: str, row: Array) -> GpuSpec:
 
 def _double(values: Any) -> Array:
     return np.asarray(values, dtype=np.float64)
+
+
+def _weight(values: Array) -> Array:
+    """Weights that sum to 1, of weights that are at least numbers of 0 or more (else as they are)."""
+    total = _double(values).sum()
+    return _double(values) / total if 0 < total < np.inf else _double(values)
 
 
 def units(posterior: Posterior, count: int) -> NDArray[np.int64]:

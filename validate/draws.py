@@ -115,6 +115,8 @@ class Draws:
         Sums to 1.
     model_noise_ms : float array, shape (draw, cell), or None
         `noise_ms` before `with_own_noise`.
+    calibrated_floor_ms : float array, shape (draw, cell), or None
+        Posterior mean of the anchor's floor given the constants of each draw, where constants differ between draws.
     """
 
     cells: Cells
@@ -134,6 +136,7 @@ class Draws:
     unit: NDArray[np.int64]
     weight: Array
     model_noise_ms: Array | None = None
+    calibrated_floor_ms: Array | None = None
 
     def __repr__(self) -> str:
         return f"Draws({len(self.weight)} draws of {len(self.cells)} cells, {self.label})"
@@ -146,6 +149,8 @@ class Draws:
     @property
     def calibrated_ms(self) -> Array:
         """What a user of the anchor's calibration adds: its floor's posterior mean within each unit, (draw, cell)."""
+        if self.calibrated_floor_ms is not None:
+            return self.calibrated_floor_ms
         return self._unit_mean(self.anchor_floor_ms)
 
     @property
@@ -167,7 +172,10 @@ class Draws:
         """The arrays whose last axis is the cell, by name."""
         names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
         found: dict[str, Array] = {name: getattr(self, name) for name in names}
-        return found if self.model_noise_ms is None else found | {"model_noise_ms": self.model_noise_ms}
+        for name in ("model_noise_ms", "calibrated_floor_ms"):
+            if (values := getattr(self, name)) is not None:
+                found[name] = values
+        return found
 
     def where(self, keep: NDArray[np.bool_]) -> "Draws":
         """The same draws for some of the cells (a mask over cells); floors of classes stay."""

@@ -1,5 +1,7 @@
 """From a fitted study to the plain draws (posterior.npz) that `predict`, `plan` and `check` read."""
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +73,7 @@ def posterior(evidence: "Evidence") -> Posterior:
         anchor_batch=every(draws.batch),
         anchor_context=every(draws.context),
         anchor_step_ms=every(draws.step_ms),
+        anchor_gpu_ms=every(draws.gpu_ms),
         specs={g: names.gpu(g) for g in cells.gpus},
         experts=study.efficiency.experts,
         domain=Domain(
@@ -98,13 +101,13 @@ def load(study: str | Path) -> Posterior:
         There is none.
     """
     path = Path(study)
-    if isinstance(study, str) and not path.exists():
-        try:
+    if isinstance(study, str) and re.fullmatch(r"\w[\w-]*", study):  # as `Study.load`: a name before a folder here
+        with suppress(FileNotFoundError):
             path = resources.path(study)
-        except FileNotFoundError as error:
-            raise InputError(
-                f"{study}: no study with saved draws; expected transfer-study, a posterior.npz or a report's folder"
-            ) from error
+    if not path.exists():
+        raise InputError(
+            f"{study}: no study with saved draws; expected transfer-study, a posterior.npz or a report's folder"
+        )
     file = path / FILE if path.is_dir() else path
     try:
         return Posterior.load(file)

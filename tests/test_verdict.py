@@ -10,10 +10,12 @@ from scipy.stats import multivariate_normal, norm
 
 from models import gpus as gpu_catalog
 from models import shapes as model_catalog
-from validate import transfer as tr
+from validate import explanations as ex
+from validate import verdict as tr
 from validate.draws import IMPUTED, Draws
 from validate.errors import InputError
 from validate.files import json_dumps
+from validate.planted import Planted, planted
 from validate.power import CONSTANTS
 from validate.study import Margins
 
@@ -24,7 +26,7 @@ FEW = ((1, 512), (4, 2048), (16, 8192))
 
 
 def make(sets: int = 1, seed: int = 1, **truth: Any) -> list[Draws]:
-    return tr.planted(tr.Planted(**truth), np.random.default_rng(seed), sets, draws=200)
+    return [made.draws for made in planted(Planted(**truth), np.random.default_rng(seed), sets, draws=200)]
 
 
 def judge(draws: Draws, *, told: bool = True, margins: Margins = MARGINS) -> tr.Verdict:
@@ -135,12 +137,12 @@ def test_of_three_gpus_one_with_a_weight_error_stays_indistinguishable():
 
 def test_on_one_gpu_equal_priors_on_the_shift_give_equal_weights():
     draws = make(gpus=ONE, weights=1 / 0.75)[0]
-    gap = tr.gap(draws, draws.cells.models[1], [draws.mask(draws.cells.models[1], "H100")])
-    level = tr.OFFSET_SD_MS / tr.SLOPE_SD  # a weights' time at which both have one prior on the shift
-    gap = replace(gap, columns=gap.columns | {tr.WEIGHTS: np.full(len(gap.sku), level)})
-    weight = {(e.floor, e.error): e.weight for e in tr.explanations(gap, 0.12)}
+    gap = ex.gap(draws, draws.cells.models[1], [draws.mask(draws.cells.models[1], "H100")])
+    level = ex.OFFSET_SD_MS / ex.SLOPE_SD  # a weights' time at which both have one prior on the shift
+    gap = replace(gap, columns=gap.columns | {ex.WEIGHTS: np.full(len(gap.sku), level)})
+    weight = {(e.floor, e.error): e.weight for e in ex.explanations(gap, 0.12)}
     errors = len(gap.columns)
-    assert weight[tr.OWN, None] / errors == pytest.approx(weight[tr.ANCHORS, tr.WEIGHTS])
+    assert weight[ex.OWN, None] / errors == pytest.approx(weight[ex.ANCHORS, ex.WEIGHTS])
 
 
 def test_errors_with_one_column_are_one_explanation_and_said_so():
@@ -148,7 +150,7 @@ def test_errors_with_one_column_are_one_explanation_and_said_so():
     model = draws.cells.models[1]
     found = judge(draws)
     known = model_catalog.load(model), {"H100": gpu_catalog.load("H100")}, {"H100": CONSTANTS}
-    gap = tr.gap(draws, model, [draws.mask(model, "H100")], *known)
+    gap = ex.gap(draws, model, [draws.mask(model, "H100")], *known)
     assert gap.names["kv"] == ("kv", "query_heads")  # every KV head serves seven: all reads grow alike
     assert gap.names["l_half"] == ("l_half", "missing_batch_kernel")
     assert any("cannot tell" in s and "query heads" in s for s in found.sentences)
@@ -166,18 +168,18 @@ def test_one_cell_leaves_the_slope_unknown():
 # ---- algebra ----------------------------------------------------------------------------------------------------
 
 
-def brute(gap: tr.Gap, own: bool, error: str | None, rope: float) -> tuple[float, float, float]:
+def brute(gap: ex.Gap, own: bool, error: str | None, rope: float) -> tuple[float, float, float]:
     """Log evidence, mean of the size and P(size beyond the margin) with dense covariances, one by one."""
     K = gap.members.shape[1]
-    nodes = np.tan(0.5 * np.pi * (np.arange(tr.NODES) + 0.5) / tr.NODES)
+    nodes = np.tan(0.5 * np.pi * (np.arange(ex.NODES) + 0.5) / ex.NODES)
     z = np.linspace(-4.0, 6.0, 61)
     log, means, beyond = [], [], []
     for t_floor in nodes if own else [0.0]:
         for t_size in nodes if error else [0.0]:
-            of_size = tr.SLOPE_SD**2 + (tr.BETWEEN_SIZE * rope * t_size) ** 2 * np.eye(K)
+            of_size = ex.SLOPE_SD**2 + (ex.BETWEEN_SIZE * rope * t_size) ** 2 * np.eye(K)
             signal = gap.known.copy()
             if own:
-                of_floor = tr.OFFSET_SD_MS**2 + (tr.FLOOR_BETWEEN_MS * t_floor) ** 2 * np.eye(K)
+                of_floor = ex.OFFSET_SD_MS**2 + (ex.FLOOR_BETWEEN_MS * t_floor) ** 2 * np.eye(K)
                 signal += gap.members @ of_floor @ gap.members.T
             if error:
                 X = gap.members * gap.columns[error][:, None]
@@ -190,21 +192,21 @@ def brute(gap: tr.Gap, own: bool, error: str | None, rope: float) -> tuple[float
                     mean, sd = gain @ gap.gap_ms, np.sqrt(of_size.mean() - gain @ X @ of_size.mean(1))
                     means.append(mean)
                     beyond.append(norm.sf(rope, mean, sd) + norm.cdf(-rope, mean, sd))
-    log = np.array(log) + np.log(z[1] - z[0]) - np.log((tr.NODES if own else 1) * (tr.NODES if error else 1))
+    log = np.array(log) + np.log(z[1] - z[0]) - np.log((ex.NODES if own else 1) * (ex.NODES if error else 1))
     total = logsumexp(log)
     weight = np.exp(log - total)
     return float(total), float(weight @ means) if error else 0.0, float(weight @ beyond) if error else 0.0
 
 
 def test_evidence_and_sizes_agree_with_dense_covariances(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tr, "NODES", 2)
+    monkeypatch.setattr(ex, "NODES", 2)
     draws = make(whole=1.1, floor_ms=0.5, gpus=("H100", "A100-40GB"), grid=FEW)[0]
     model = draws.cells.models[1]
-    gap = tr.gap(draws, model, [draws.mask(model, g) for g in draws.cells.gpus])
-    found = tr.explanations(gap, 0.12)
+    gap = ex.gap(draws, model, [draws.mask(model, g) for g in draws.cells.gpus])
+    found = ex.explanations(gap, 0.12)
     assert sum(e.weight for e in found) == pytest.approx(1.0)
     log_prior = {None: np.log(0.25)} | dict.fromkeys(gap.columns, np.log(0.25 / len(gap.columns)))
-    expected = [brute(gap, e.floor == tr.OWN, e.error, 0.12) for e in found]
+    expected = [brute(gap, e.floor == ex.OWN, e.error, 0.12) for e in found]
     joint = np.array([x[0] + log_prior[e.error] for x, e in zip(expected, found, strict=True)])
     assert [e.weight for e in found] == pytest.approx(np.exp(joint - logsumexp(joint)), rel=1e-4, abs=1e-12)
     assert [e.size for e in found] == pytest.approx([x[1] for x in expected], rel=1e-5)

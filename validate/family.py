@@ -1,0 +1,290 @@
+"""A family beside a calibration: what its few measured cells say of floor and noise, ready to be judged.
+
+The second stage of a cut: every draw of the calibration (constants, anchor's floors) gives T_gpu of the family's cells
+from its shapes alone; given that, the family's floor and noise on each GPU come from its own cells (`models.floorfit`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.cells import Cells
+from models.classes import default_class
+from models.floorfit import fit_floor
+from models.floors import FloorStructure
+from models.gpus import GpuSpec
+from models.kernels import Experts, decode_work
+from models.posterior import Posterior, units
+from models.roofline import Efficiency, work_ms
+from models.shapes import ModelShapes
+from validate.draws import Draws
+from validate.explanations import Join
+from validate.fitting import parts_of
+
+type Array = NDArray[np.float64]
+
+ROWS, LEAST_ROWS, VALUES = 400, 60, 120_000
+"""Draws of the calibration that are used: at most, at least, and so that draws times cells stay below `VALUES`."""
+SMALLEST = 1e-3
+"""Least change of a step with the floor, per ms: a cell whose GPU branch hides the floor wholly says nothing of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """Steps with overlapped floors, linear around the anchor's floor and around the family's own.
+
+    Attributes
+    ----------
+    anchor, own : Join
+    above_ms : array [draw, cell]
+        The family's floor less the anchor's, ms.
+    """
+
+    anchor: Join
+    own: Join
+    above_ms: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """One family to be judged.
+
+    Attributes
+    ----------
+    model : str
+        Its name in `draws`.
+    shapes : ModelShapes
+    gpus : mapping of name to GpuSpec
+    draws : Draws
+        Of its cells and the anchor's. Floors are what a floor adds to T_gpu, by cell where they overlap.
+    around : Around or None
+        Where floors overlap.
+    known_sd_ms : array [cell of the draws]
+    efficiency : mapping of GPU name to Efficiency
+        Posterior means.
+    experts : {"active", "distinct", "balanced"}
+    unmeasured : tuple of str
+        GPUs on which the anchor was never measured: its floor there is predicted.
+    """
+
+    model: str
+    shapes: ModelShapes
+    gpus: Mapping[str, GpuSpec]
+    draws: Draws
+    around: Around | None
+    known_sd_ms: Array
+    efficiency: Mapping[str, Efficiency]
+    experts: Experts
+    unmeasured: tuple[str, ...]
+
+
+def family(
+    shapes: ModelShapes,
+    cells: Cells,
+    gpus: Mapping[str, GpuSpec],
+    posterior: Posterior,
+    rng: np.random.Generator,
+    *,
+    klass: str | None = None,
+    label: str = "measured",
+) -> Family:
+    """Fit a family's floors and noise given a calibration.
+
+    Parameters
+    ----------
+    shapes : ModelShapes
+    cells : Cells
+        Measured steps of this model alone, one row a cell (`step_ms`, and `step_sd_ms` where known).
+    gpus : mapping of the names in `cells` to GpuSpec
+    posterior : Posterior
+        The calibration.
+    klass : str, optional
+        Class of the family; default: `models.classes.default_class`.
+    label : str
+        Where the cells come from.
+    """
+    assert cells.step_ms is not None
+    count = int(np.clip(VALUES // len(cells), LEAST_ROWS, ROWS))
+    posterior = posterior.rows(units(posterior, count))
+    model = shapes.name if shapes.name != posterior.anchor else f"{shapes.name}, as measured"
+    klass = klass or default_class(shapes)
+    known = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
+    seen = [g for g in posterior.gpus if posterior.measured(g, posterior.anchor)]
+    parts = [_anchor_part(posterior, g, rng) for g in [g for g in seen if g in cells.gpus] or seen]
+    efficiency = {}
+    for gpu in cells.gpus:
+        at = np.flatnonzero(cells.gpu == gpu)
+        constants = posterior.efficiency(gpu, rng)
+        work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=gpus[gpu], experts=posterior.experts)
+        T = np.asarray(work_ms(work, constants))
+        floor_prior, noise_prior = _priors(posterior, gpu, klass, rng)
+        fit = fit_floor(
+            T,
+            cells.step_ms[at],
+            posterior.structure,
+            rng,
+            floor_prior=floor_prior,
+            noise_prior=noise_prior,
+            q=posterior.q,
+            known_sd_ms=known[at],
+        )
+        anchor, calibrated = _anchors_floor(posterior, gpu, rng)
+        floors = fit.floor_ms, anchor, calibrated
+        axes = cells.batch[at], cells.context[at], cells.step_ms[at]
+        shares = parts_of(work, constants, T)[0]
+        parts.append(_part((model, gpu), axes, T, floors, fit.noise_relative, known[at], posterior, shares))
+        means: dict[str, Any] = {name: float(np.mean(getattr(constants, name))) for name in posterior.constants}
+        efficiency[gpu] = Efficiency(**means)
+    unmeasured = tuple(g for g in cells.gpus if g not in seen)
+    draws = _draws(parts, posterior, model, klass, label)
+    sd = np.concatenate([part.known_sd_ms for part in parts])
+    around = _around(parts, posterior) if posterior.structure.positive else None
+    return Family(model, shapes, gpus, draws, around, sd, efficiency, posterior.experts, unmeasured)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Cells of one model on one GPU: arrays [draw, cell], floors [draw], known_sd_ms [cell]."""
+
+    model: str
+    gpu: str
+    batch: Array
+    context: Array
+    step_ms: Array
+    gpu_ms: Array
+    own: Array
+    anchor: Array
+    calibrated: Array
+    noise_ms: Array
+    known_sd_ms: Array
+    shares: Mapping[str, Array]
+
+
+def _part(
+    pair: tuple[str, str],
+    axes: tuple[Array, Array, Array],
+    gpu_ms: Array,
+    floors: tuple[Array, Array, Array],
+    noise: Array,
+    known_sd_ms: Array,
+    posterior: Posterior,
+    shares: Mapping[str, Array],
+) -> _Part:
+    """A part from batch, context and step [draw or 1, cell], T_gpu, its own, the anchor's and the calibrated floor."""
+    batch, context, step = (np.broadcast_to(values, gpu_ms.shape) for values in axes)
+    mean = posterior.step_ms(gpu_ms, floors[0])
+    sd = np.sqrt((noise[:, None] * mean) ** 2 + known_sd_ms**2)
+    return _Part(*pair, batch, context, step, gpu_ms, *floors, sd, known_sd_ms, shares)
+
+
+def _priors(
+    posterior: Posterior, gpu: str, klass: str, rng: np.random.Generator
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Mean and sd of the floor (of its logarithm where H >= 0) and of the log noise of a model never measured."""
+    floors = posterior.floor_of(gpu, "", klass, rng)
+    values = np.log(floors) if posterior.structure.positive else floors
+    logs = np.log(posterior.noise_of(gpu, "", rng))
+    return (float(values.mean()), float(values.std())), (float(logs.mean()), float(logs.std()))
+
+
+def _anchors_floor(posterior: Posterior, gpu: str, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The anchor's floor on a GPU [draw], and its mean given the constants of each draw."""
+    drawn = posterior.floor_of(gpu, posterior.anchor, posterior.anchor_class, rng)
+    if not posterior.measured(gpu, posterior.anchor):
+        middle = np.exp(np.log(drawn).mean()) if posterior.structure.positive else drawn.mean()
+        return drawn, np.full_like(drawn, middle)
+    at = posterior.anchor_gpu == posterior.gpus.index(gpu)
+    floor_prior, noise_prior = _priors(posterior, gpu, posterior.anchor_class, rng)
+    fit = fit_floor(
+        posterior.anchor_gpu_ms[:, at],
+        posterior.anchor_step_ms[:, at],
+        posterior.structure,
+        rng,
+        floor_prior=floor_prior,
+        noise_prior=noise_prior,
+        q=posterior.q,
+    )
+    return drawn, fit.mean_ms
+
+
+def _anchor_part(posterior: Posterior, gpu: str, rng: np.random.Generator) -> _Part:
+    at = posterior.anchor_gpu == posterior.gpus.index(gpu)
+    axes = posterior.anchor_batch[:, at], posterior.anchor_context[:, at], posterior.anchor_step_ms[:, at]
+    T = posterior.anchor_gpu_ms[:, at]
+    drawn, calibrated = _anchors_floor(posterior, gpu, rng)
+    noise = posterior.noise_of(gpu, posterior.anchor, rng)
+    nothing = dict.fromkeys(("weights", "kv", "other"), np.zeros_like(T))
+    floors = drawn, drawn, calibrated
+    return _part((posterior.anchor, gpu), axes, T, floors, noise, np.zeros(T.shape[-1]), posterior, nothing)
+
+
+def _draws(parts: Sequence[_Part], posterior: Posterior, model: str, klass: str, label: str) -> Draws:
+    """All parts side by side; floors as what they add to T_gpu."""
+
+    def joined(name: str) -> Array:
+        return np.concatenate([getattr(part, name) for part in parts], -1)
+
+    def added(name: str) -> Array:
+        return np.concatenate([posterior.step_ms(p.gpu_ms, getattr(p, name)) - p.gpu_ms for p in parts], -1)
+
+    sizes = [part.gpu_ms.shape[-1] for part in parts]
+    cells = Cells.from_columns(
+        [part.model for part, size in zip(parts, sizes, strict=True) for _ in range(size)],
+        [part.gpu for part, size in zip(parts, sizes, strict=True) for _ in range(size)],
+        joined("batch")[0],
+        joined("context")[0],
+        joined("step_ms")[0],
+    )
+    T = joined("gpu_ms")
+    return Draws(
+        cells,
+        label,
+        posterior.anchor,
+        {model: klass, posterior.anchor: posterior.anchor_class},
+        joined("batch"),
+        joined("context"),
+        joined("step_ms"),
+        T,
+        {name: np.concatenate([part.shares[name] for part in parts], -1) for name in ("weights", "kv", "other")},
+        np.zeros_like(T),
+        added("own"),
+        {},
+        added("anchor"),
+        joined("noise_ms"),
+        posterior.unit,
+        posterior.weight,
+        calibrated_floor_ms=added("calibrated"),
+    )
+
+
+def _around(parts: Sequence[_Part], posterior: Posterior) -> Around:
+    """Derivatives of the steps at the posterior means of T_gpu, floors and overlap."""
+    q = float(posterior.weight @ posterior.q)
+    joins: dict[str, list[Join]] = {"anchor": [], "own": []}
+    for part in parts:
+        T = posterior.weight @ part.gpu_ms
+        floors = {name: float(posterior.weight @ getattr(part, name)) for name in joins}
+        for name, floor in floors.items():
+            above = np.full_like(T, floor - floors["anchor"])
+            joins[name].append(_join(T, np.full_like(T, floor), q, above, posterior.structure))
+    above = np.concatenate(
+        [np.broadcast_to((part.own - part.anchor)[:, None], part.gpu_ms.shape) for part in parts], -1
+    )
+    return Around(_side_by_side(joins["anchor"]), _side_by_side(joins["own"]), above)
+
+
+def _join(T: Array, floor: Array, q: float, above: Array, structure: FloorStructure) -> Join:
+    step = np.asarray(structure.step_ms(T, floor, q))
+    slopes = []
+    for by in (0, 1):
+        move = [1e-4 * T, 1e-4 * floor][by]
+        ends = [structure.step_ms(T + sign * move * (by == 0), floor + sign * move * (by == 1), q) for sign in (-1, 1)]
+        slopes.append(np.maximum((ends[1] - ends[0]) / (2.0 * move), SMALLEST))
+    return Join(T, floor, step, slopes[0], slopes[1], above)
+
+
+def _side_by_side(joins: Sequence[Join]) -> Join:
+    return Join(**{f.name: np.concatenate([getattr(j, f.name) for j in joins]) for f in fields(Join)})
