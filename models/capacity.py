@@ -30,6 +30,12 @@ def memory_bytes(shapes: str | ModelShapes, batch: ArrayLike, peak_context: Arra
     ------
     ValueError
         An unknown name, a batch below 1, a negative context.
+
+    Notes
+    -----
+    Layers with a sliding window are taken to keep the whole context, as engines do that give all layers one
+    cache; an engine with a cache per kind of layer keeps the window alone and holds more. 16-bit weights and
+    cache, whatever the `number_format` of the checkpoint.
     """
     shapes = resolve_shapes(shapes)
     sequences, cached = checked_axes(batch, peak_context)

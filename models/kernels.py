@@ -37,7 +37,8 @@ KERNELS: tuple[str, ...] = (
 """The kernel axis, one order for all models; a kernel that a model lacks is 0 there.
 
 Each is summed over the layers. Residual additions are fused into the norms. `gate_up` and `down` are the
-routed experts where there are experts.
+routed experts where there are experts; `shared_gate_up` and `shared_down` are then the MLP weights that every
+token visits: shared experts, and the MLPs of dense layers.
 """
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -175,6 +176,14 @@ def experts_streamed(shapes: ModelShapes, tokens: ArrayLike, experts: Experts = 
     return np.minimum(tokens * k, float(total))
 
 
+def mean_over_layers(shapes: ModelShapes, whole: Floats, windowed: Floats) -> Floats:
+    """Mean over the layers of a quantity that is `whole` in layers without a sliding window, else `windowed`."""
+    if not shapes.windowed_layers:
+        return windowed if shapes.sliding_window else whole
+    inside = shapes.windowed_layers
+    return ((shapes.layers - inside) * whole + inside * windowed) / shapes.layers
+
+
 def checked_axes(
     batch: ArrayLike, context: ArrayLike, *, least: float = 0.0, label: str = "context"
 ) -> tuple[Floats, Floats]:
@@ -232,28 +241,33 @@ def decode_work(
 
     - *Matrix product*: 2 M weights FLOPs; bytes = weights + biases. Routed experts: FLOPs of top_k experts a
       token, bytes of the experts streamed. Rows per tile: M.
-    - *Attention* over L cached tokens (at most the sliding window): 4 M L heads head_dim FLOPs a layer;
-      bytes = M L times the cache bytes of a token. Rows per tile: the query heads that share a KV head, as
-      in flash decoding (with M rows a batch of 1 would make grouped attention compute-bound, which it is
-      not).
+    - *Attention* over L cached tokens (at most the sliding window, in the layers that have one): 4 M L heads
+      head_dim FLOPs a layer; bytes = M L times the cache bytes of a token. Rows per tile: the query heads
+      that share a KV head, as in flash decoding (with M rows a batch of 1 would make grouped attention
+      compute-bound, which it is not). `kv_token_bytes` is one token in every layer, windows or not.
+    - *Latent attention* (MLA) in the absorbed form: 2 M L heads (2 kv_lora_rank + qk_rope_head_dim) FLOPs a
+      layer over a cache of kv_lora_rank + qk_rope_head_dim values, which are read once for all heads (rows
+      per tile: the heads), and once per query head in `query_bytes`. The two halves of kv_b_proj, absorbed
+      into queries and outputs, are read once a step and count in `qkv`.
     - *Cache write*: M times the cache bytes of a token. *Embedding*: M rows (also of learned positions).
     - *Dispatch* in closed form: `router` reads its hidden x experts weights; `dispatch` gathers M rows into
-      M top_k and scatters M top_k back into M, so it moves 2 M (top_k + 1) hidden values a layer, counted as
+      M top_k and scatters M top_k back into M: 2 M (top_k + 1) hidden values a layer with experts, counted as
       DRAM traffic whether or not they fit into L2. Qwen1.5-MoE-A2.7B at M = 4 on an H100: 5.9 MB + 3.9 MB =
       2.9 us at peak bandwidth, 0.0049 to 0.0033 ms for an eta_bw of 0.6 to 0.9.
     - *Activations*: a tensor larger than L2 is written once by its producer and read once by its consumer.
     - *Launches*, one per kernel and layer as a fused inference engine has them: 2 norms (residual addition
       fused), qkv, rope, cache write, attention, output projection, up (and gate) as one, activation, down;
       router, 2 for dispatch; the routed experts as one grouped launch; the shared expert as two launches and
-      an activation; query and key norms as one. Per step: embedding, final norm, LM head. An eager stack
-      launches more; that is a matter of the floor.
+      an activation, and so a dense layer's MLP; query and key norms as one. Latent attention: 4 for `qkv`
+      (into the latents, queries, absorbed keys, absorbed values), the latents' norms as one. Per step:
+      embedding, final norm, LM head. An eager stack launches more; that is a matter of the floor.
     """
     shapes, gpu = resolve_shapes(shapes), resolve_gpu(gpu)
     tokens, cached = checked_axes(batch, context)
-    attended = np.minimum(cached, shapes.sliding_window) if shapes.sliding_window else cached
+    window = shapes.sliding_window
+    attended = mean_over_layers(shapes, cached, np.minimum(cached, window)) if window else cached
     streamed = experts_streamed(shapes, tokens, experts)
-    layers, hidden = shapes.layers, shapes.hidden
-    query_width = shapes.heads * shapes.head_dim  # of one layer
+    hidden = shapes.hidden
     spilled = _spilled_bytes(shapes, tokens, gpu.l2_bytes)
 
     zero = np.zeros(tokens.shape)
@@ -271,15 +285,16 @@ def decode_work(
     traffic["embedding"] = tokens * (hidden * (2 if shapes.learned_positions else 1) * BYTES_PER_VALUE)
     traffic["kv_write"] = tokens * shapes.kv_bytes_per_token
     if shapes.is_moe:
-        traffic["dispatch"] = tokens * (2 * (shapes.top_k + 1) * hidden * layers * BYTES_PER_VALUE)
+        traffic["dispatch"] = tokens * (2 * (shapes.top_k + 1) * hidden * shapes.moe_layers * BYTES_PER_VALUE)
+    traffic["attention"] = one * (small["attention"] * BYTES_PER_VALUE)
     for kernel, spill in spilled.items():
         traffic[kernel] = traffic[kernel] + spill
 
-    flops["attention"] = 4.0 * tokens * attended * (query_width * layers)
-    occupancy["attention"] = _occupancy(one * (shapes.heads * layers / shapes.kv_heads_summed))
+    flops["attention"] = tokens * attended * float(shapes.decode_attention_flops)
+    occupancy["attention"] = _occupancy(one * (shapes.heads * shapes.layers / shapes.kv_heads_summed))
     kv_token = tokens * shapes.kv_bytes_per_token
     floor["attention"] = kv_token * attended
-    query = tokens * attended * (2 * query_width * layers * BYTES_PER_VALUE)
+    query = tokens * attended * shapes.query_head_bytes
 
     launches = _launches(shapes)
     return Work(
@@ -356,24 +371,26 @@ def _occupancy(rows: Floats) -> Floats:
 
 def _launches(shapes: ModelShapes) -> dict[str, int]:
     """Launches per step by kernel; see the notes of `decode_work`."""
-    layers, moe, shared = shapes.layers, int(shapes.is_moe), int(shapes.shared_width > 0)
-    per_layer = {
-        "norms": shapes.norms_per_layer + shapes.qk_norm,
-        "qkv": 1,
-        "rope": int(shapes.rotary),
-        "kv_write": 1,
-        "attention": 1,
-        "attn_out": 1,
+    layers, moe, dense = shapes.layers, shapes.moe_layers, shapes.dense_layers
+    always = moe * (shapes.shared_width > 0) + dense
+    mlps = moe if shapes.is_moe else layers
+    return {
+        "embedding": 1,
+        "norms": layers * (shapes.norms_per_layer + shapes.qk_norm + shapes.is_mla) + 1 + shapes.embedding_norm,
+        "qkv": layers * (4 if shapes.is_mla else 1),
+        "rope": layers * shapes.rotary,
+        "kv_write": layers,
+        "attention": layers,
+        "attn_out": layers,
         "router": moe,
         "dispatch": 2 * moe,
-        "gate_up": 1,
-        "activation": 1 + shared,
-        "down": 1,
-        "shared_gate_up": shared,
-        "shared_down": shared,
+        "gate_up": mlps,
+        "activation": mlps + always,
+        "down": mlps,
+        "shared_gate_up": always,
+        "shared_down": always,
+        "lm_head": 1,
     }
-    per_step = {"embedding": 1, "norms": 1 + shapes.embedding_norm, "lm_head": 1}
-    return {kernel: per_layer.get(kernel, 0) * layers + per_step.get(kernel, 0) for kernel in KERNELS}
 
 
 def _spilled_bytes(shapes: ModelShapes, tokens: Floats, l2_bytes: float) -> dict[str, Floats]:
@@ -384,31 +401,50 @@ def _spilled_bytes(shapes: ModelShapes, tokens: Floats, l2_bytes: float) -> dict
     and writes both.
     """
     routed = tokens * max(shapes.top_k, 1)
-    hidden, query = shapes.hidden, shapes.heads * shapes.head_dim
-    qkv = query + 2 * shapes.kv_heads_summed * shapes.head_dim // shapes.layers
-    width = shapes.expert_width if shapes.is_moe else shapes.intermediate
-    up, shared = (2 if shapes.gated_mlp else 1), shapes.shared_width
+    layers, moe, dense = shapes.layers, shapes.moe_layers, shapes.dense_layers
+    mlps = moe if shapes.is_moe else layers
+    hidden, width = shapes.hidden, shapes.expert_width if shapes.is_moe else shapes.intermediate
+    up, shared, inner = (2 if shapes.gated_mlp else 1), shapes.shared_width, shapes.intermediate
+    qkv, rotated, attention = _attention_tensors(shapes)
     tensors: list[tuple[str, int, Floats, tuple[int, ...]]] = [
         ("embedding", 1, tokens, (hidden,)),
-        ("norms", shapes.norms_per_layer * shapes.layers + 1, tokens, (hidden,) * 4),
-        ("qkv", shapes.layers, tokens, (hidden, qkv)),
-        ("rope", shapes.layers * shapes.rotary, tokens, (qkv, qkv)),
-        ("attention", shapes.layers, tokens, (query, query)),
-        ("attn_out", shapes.layers, tokens, (query, hidden)),
-        ("gate_up", shapes.layers, routed, (hidden, up * width)),
-        ("activation", shapes.layers, routed, (up * width, width)),
-        ("down", shapes.layers, routed, (width, hidden)),
-        ("shared_gate_up", shapes.layers, tokens, (hidden, up * shared)),
-        ("activation", shapes.layers, tokens, (up * shared, shared)),
-        ("shared_down", shapes.layers, tokens, (shared, hidden)),
+        ("norms", shapes.norms_per_layer * layers + 1, tokens, (hidden,) * 4),
+        ("qkv", layers, tokens, qkv),
+        ("rope", layers * shapes.rotary, tokens, (rotated, rotated)),
+        ("attention", layers, tokens, attention),
+        ("attn_out", layers, tokens, (shapes.value_width, hidden)),
+        ("gate_up", mlps, routed, (hidden, up * width)),
+        ("activation", mlps, routed, (up * width, width)),
+        ("down", mlps, routed, (width, hidden)),
         ("lm_head", 1, tokens, (hidden, shapes.vocab)),
     ]
+    for times, visited in ((moe * (shared > 0), shared), (dense, inner)):
+        tensors += [
+            ("shared_gate_up", times, tokens, (hidden, up * visited)),
+            ("activation", times, tokens, (up * visited, visited)),
+            ("shared_down", times, tokens, (visited, hidden)),
+        ]
     spilled: dict[str, Floats] = {}
     for kernel, times, rows, widths in tensors:
-        if kernel.startswith("shared") and not shared:
-            continue
-        for values in widths:
+        for values in widths if times else ():
             size = rows * (values * BYTES_PER_VALUE)
             spill = np.where(size > l2_bytes, times * size, 0.0)
             spilled[kernel] = spilled.get(kernel, 0.0) + spill
     return spilled
+
+
+def _attention_tensors(shapes: ModelShapes) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """Widths of the activations that the kernels `qkv`, `rope` and `attention` read and write, one layer.
+
+    With a latent, `qkv` also turns queries into the latent's space, and attention's outputs out of it.
+    """
+    query = shapes.heads * shapes.head_dim
+    cached = shapes.cache_width // shapes.layers
+    if not shapes.is_mla:
+        return (shapes.hidden, query + cached), query + cached, (query, query)
+    latent, rope = shapes.kv_lora_rank, shapes.qk_rope_head_dim
+    ranks = (shapes.q_lora_rank, shapes.q_lora_rank) if shapes.q_lora_rank else ()
+    absorbed = (shapes.heads * shapes.qk_nope_head_dim, shapes.heads * latent)
+    outwards = (shapes.heads * latent, shapes.value_width)
+    qkv = (shapes.hidden, cached, *ranks, query, *absorbed, *outwards)
+    return qkv, (shapes.heads + 1) * rope, (shapes.heads * (latent + rope), shapes.heads * latent)

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from models.gpus import GpuSpec
 from models.gpus import resolve as resolve_gpu
-from models.kernels import Floats, checked_axes, experts_streamed
+from models.kernels import Floats, checked_axes, experts_streamed, mean_over_layers
 from models.shapes import BYTES_PER_VALUE, ModelShapes
 from models.shapes import resolve as resolve_shapes
 
@@ -28,9 +28,13 @@ def prefill_flops(shapes: str | ModelShapes, batch: ArrayLike, prompt: ArrayLike
     ValueError
         An unknown name, a batch or prompt below 1.
 
-    Notes ----- 2 FLOPs per token and weight that it visits (top_k experts and the shared one), the LM head
-    only for the last token of each sequence, and causal attention: a token attends on average to (prompt +
-    1)/2 tokens, 4 heads head_dim FLOPs each and layer (at most the sliding window).
+    Notes
+    -----
+    2 FLOPs per token and weight that it visits (top_k experts and the shared one), the LM head only for the
+    last token of each sequence, and causal attention: a token attends on average to (prompt + 1)/2 tokens (at
+    most the sliding window, in the layers that have one), 4 heads head_dim FLOPs each and layer. Latent
+    attention is taken in the plain form, as engines prefill: keys and values per head, 2 heads (head_dim +
+    v_head_dim).
     """
     shapes = resolve_shapes(shapes)
     sequences, tokens = checked_axes(batch, prompt, least=1.0, label="prompt")
@@ -41,8 +45,8 @@ def prefill_flops(shapes: str | ModelShapes, batch: ArrayLike, prompt: ArrayLike
     attended = tokens * (tokens + 1) / 2  # pairs of a token and one it attends to
     if shapes.sliding_window:
         beyond = np.maximum(tokens - shapes.sliding_window, 0.0)
-        attended = attended - beyond * (beyond + 1) / 2
-    per_pair = 4 * shapes.heads * shapes.head_dim * shapes.layers
+        attended = mean_over_layers(shapes, attended, attended - beyond * (beyond + 1) / 2)
+    per_pair = 2 * (shapes.heads * shapes.head_dim + shapes.value_width) * shapes.layers
     return sequences * (2.0 * tokens * sum(weights.values()) + 2.0 * head + attended * per_pair)
 
 

@@ -1,8 +1,11 @@
 """What fits into memory."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from models import shapes
 from models.capacity import fits, memory_bytes
 
 
@@ -19,6 +22,20 @@ def test_the_moe_cells_that_do_not_fit_a100_40gb():
     fitting = [True, True, True, True, False, False, False]
     assert fits("Qwen1.5-MoE-A2.7B", "A100-40GB", batches, 8192).tolist() == fitting
     assert fits("Qwen1.5-MoE-A2.7B", "H100", batches, 8192).all()
+
+
+def test_layers_with_a_window_keep_the_whole_context():
+    mistral = shapes.load("Mistral-7B-v0.1")
+    some = dataclasses.replace(mistral, windowed_layers=16)
+    assert memory_bytes(some, 2, 20_000) == memory_bytes(mistral, 2, 20_000) == 2 * 7_241_732_096 + 40_000 * 131072
+
+
+def test_a_latent_is_cached_once():
+    model = shapes.ModelShapes(
+        "latent", 64, 160, 3, 4, 1, 24, 1000, 2048,
+        kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=12,
+    )  # fmt: skip
+    assert memory_bytes(model, 2, 10) - memory_bytes(model, 2, 0) == 20 * 3 * 28 * 2
 
 
 def test_the_limit_is_95_percent_of_the_nominal_memory():

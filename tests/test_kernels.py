@@ -9,6 +9,7 @@ from models import gpus, shapes
 from models.cells import Cells
 from models.kernels import GROUPS, KERNELS, Work, decode_work, experts_streamed, stack_work
 from models.prefill import prefill_flops, prefill_ms
+from models.shapes import ModelShapes
 
 K = {name: i for i, name in enumerate(KERNELS)}
 
@@ -116,6 +117,88 @@ def test_a_sliding_window_ends_the_growth_of_the_cache_read():
     np.testing.assert_array_equal(kernel(work, "kv_bytes", "attention"), 2 * 131072 * np.array([4095, 4096, 4096]))
 
 
+def test_a_window_in_some_layers_ends_the_growth_of_their_cache_read_alone():
+    mistral = shapes.load("Mistral-7B-v0.1")
+    model = dataclasses.replace(mistral, windowed_layers=24)
+    contexts = np.array([0, 4095, 4096, 9000])
+    full = dataclasses.replace(mistral, sliding_window=0)
+    works = [decode_work(m, 2, contexts, gpu="H100") for m in (model, mistral, full)]
+    for field in ("kv_bytes", "flops", "query_bytes", "floor_bytes"):
+        mixed, windowed, whole = (kernel(work, field, "attention") for work in works)
+        np.testing.assert_allclose(mixed, (24 * windowed + 8 * whole) / 32, rtol=1e-15)
+    np.testing.assert_array_equal(
+        kernel(works[0], "kv_bytes", "attention")[-1], 2 * 4096 * (24 * 4096 + 8 * 9000)
+    )  # 4096 bytes per token and layer
+    np.testing.assert_array_equal(kernel(works[0], "kv_token_bytes", "attention"), 2 * 131072)
+    everywhere = decode_work(dataclasses.replace(mistral, windowed_layers=32), 2, contexts, gpu="H100")
+    np.testing.assert_array_equal(
+        kernel(everywhere, "kv_bytes", "attention"), kernel(works[1], "kv_bytes", "attention")
+    )
+
+
+def test_dense_layers_among_moe_ones():
+    moe = shapes.load("Qwen1.5-MoE-A2.7B")
+    model = dataclasses.replace(moe, dense_layers=4)
+    work, before = (decode_work(m, 3, 100, gpu="H100") for m in (model, moe))
+    for name in ("router", "dispatch", "gate_up", "down"):
+        for field in ("bytes", "flops", "launches"):
+            np.testing.assert_allclose(kernel(work, field, name), kernel(before, field, name) * 20 / 24, rtol=1e-15)
+    assert kernel(work, "bytes", "shared_down") == 2 * 2048 * (20 * 5632 + 4 * 5632)
+    assert kernel(work, "bytes", "shared_gate_up") == 2 * 2048 * (20 * (2 * 5632 + 1) + 4 * 2 * 5632)
+    assert kernel(work, "launches", "shared_down") == 24
+    assert kernel(work, "launches", "activation") == 20 + 24
+    unshared = dataclasses.replace(model, shared_width=0, shared_gate=False)
+    work = decode_work(unshared, 30_000, 100, gpu="H100")
+    assert kernel(work, "launches", "shared_gate_up") == 4
+    inner = 30_000 * 5632 * 2  # bytes; twice that for gate and up
+    hidden = 30_000 * 2048 * 2
+    assert kernel(work, "bytes", "shared_down") == 4 * (2 * 2048 * 5632 + inner + hidden)
+
+
+DEEPSEEK_V2_LITE = ModelShapes(
+    "DeepSeek-V2-Lite", hidden=2048, intermediate=10944, layers=27, heads=16, kv_heads=1, head_dim=192, vocab=102400,
+    max_context=163840, kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128, experts=64,
+    top_k=6, expert_width=1408, shared_width=2816, dense_layers=1,
+)  # fmt: skip
+
+
+def test_latent_attention_in_the_absorbed_form():
+    work = decode_work(DEEPSEEK_V2_LITE, 4, 1000, gpu="H100")
+    assert kernel(work, "kv_bytes", "attention") == 4 * 1000 * 27 * 576 * 2
+    assert kernel(work, "bytes", "kv_write") == 4 * 27 * 576 * 2
+    assert kernel(work, "flops", "attention") == 2 * 4 * 1000 * 27 * 16 * (576 + 512)
+    assert kernel(work, "query_bytes", "attention") == 16 * kernel(work, "kv_bytes", "attention")
+    assert kernel(work, "occupancy", "attention") == 16 / 64
+    assert kernel(work, "bytes", "qkv") == 2 * 27 * (2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256)
+    assert kernel(work, "bytes", "attn_out") == 2 * 27 * 16 * 128 * 2048
+    assert kernel(work, "launches", "qkv") == 4 * 27
+    assert kernel(work, "launches", "norms") == 3 * 27 + 1
+    big = decode_work(DEEPSEEK_V2_LITE, 40_000, 0, gpu="H100")  # every activation tensor exceeds L2 but the latent's
+    spilled = 27 * 2 * 40_000 * (2048 + 16 * (192 + 128 + 512 + 512 + 128))
+    assert kernel(big, "bytes", "qkv") - kernel(work, "bytes", "qkv") == spilled
+    assert kernel(big, "bytes", "attention") == 27 * 2 * 40_000 * 16 * (576 + 512)
+
+
+def test_sinks_and_biases_of_experts():
+    model = ModelShapes(
+        "oss", 2880, 2880, 24, 64, 8, 64, 201088, 131072, qkv_bias=True, attn_out_bias=True, mlp_bias=True,
+        experts=32, top_k=4, expert_width=2880, router_bias=True, attention_sinks=True, sliding_window=128,
+        windowed_layers=12,
+    )  # fmt: skip
+    work = decode_work(model, 2, 1000, gpu="H100")
+    assert kernel(work, "bytes", "attention") == 2 * 24 * 64
+    assert kernel(work, "bytes", "router") == 2 * 24 * (2880 * 32 + 32)
+    assert kernel(work, "bytes", "down") == 2 * 24 * 4 * (2880 * 2880 + 2880)
+    assert kernel(work, "kv_bytes", "attention") == 2 * 12 * (1000 + 128) * 2 * 8 * 64 * 2
+
+
+def test_norms_without_weights_are_launched():
+    olmo = dataclasses.replace(shapes.load("Llama-2-7B"), norm_weights=False)
+    work = decode_work(olmo, 2, 100, gpu="H100")
+    assert kernel(work, "bytes", "norms") == 0
+    assert kernel(work, "launches", "norms") == 65
+
+
 def test_activations_count_only_where_a_tensor_exceeds_the_l2():
     # logits of B sequences: B * 128256 * 2 bytes; 40 MB holds 155 of them
     work = decode_work("Llama-3.1-8B", [155, 156], 10, gpu="A100-40GB")
@@ -196,6 +279,16 @@ def test_prefill_of_experts_and_windows():
     # 5 tokens attend to 1 + 2 + 2 + 2 + 2 = 9 instead of 15
     lost = prefill_flops("Llama-2-7B", 1, 5) - prefill_flops(windowed, 1, 5)
     assert lost == 6 * 4 * 4096 * 32
+    some = dataclasses.replace(windowed, windowed_layers=8)
+    assert prefill_flops("Llama-2-7B", 1, 5) - prefill_flops(some, 1, 5) == lost / 4
+
+
+def test_prefill_with_a_latent_is_in_the_plain_form():
+    two, one = (prefill_flops(DEEPSEEK_V2_LITE, 1, n) for n in (2, 1))
+    weights = DEEPSEEK_V2_LITE.linear_weights
+    routed = weights["gate_up"] + weights["down"]
+    visited = sum(weights.values()) - weights["lm_head"] + 5 * routed
+    assert two - one == 2 * visited + 2 * 2 * 16 * (192 + 128) * 27
 
 
 @pytest.mark.parametrize(

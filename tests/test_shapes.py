@@ -1,7 +1,7 @@
-"""Model shapes against published sizes, and the config.json reader."""
+"""Model shapes against published sizes, and what they refuse."""
 
 import csv
-import json
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -34,27 +34,6 @@ PUBLISHED = {  # parameters, from the checkpoints on the hub
     "Llama-2-70B": 68_976_648_192,
     "Meta-Llama-3-70B": 70_553_706_496,
     "Qwen2-72B": 72_706_203_648,
-}
-
-LLAMA = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "max_position_embeddings": 2048,
-}
-QWEN_MOE = LLAMA | {
-    "model_type": "qwen2_moe",
-    "architectures": ["Qwen2MoeForCausalLM"],
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 96,
-    "decoder_sparse_step": 1,
 }
 
 
@@ -142,143 +121,93 @@ def test_class_bounds():
     assert {size: default_class(dense(int(size / 2000))) for size in sizes} == sizes
 
 
-# --- config.json
+# --- layers that differ, latent attention, what has no sense
+
+TINY = ModelShapes("tiny", 64, 160, 3, 4, 2, 16, 1000, 2048)
+MOE = dataclasses.replace(TINY, experts=8, top_k=2, expert_width=32)
+MLA = dataclasses.replace(
+    TINY,
+    kv_heads=1,
+    head_dim=24,
+    kv_lora_rank=20,
+    q_lora_rank=28,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=16,
+    v_head_dim=12,
+)
+
+
+def test_dense_layers_among_moe_ones_count_as_weights_that_every_token_visits():
+    model = dataclasses.replace(MOE, dense_layers=1, shared_width=48, shared_gate=True)
+    weights = model.linear_weights
+    assert model.moe_layers == 2
+    assert weights["router"] == 2 * 64 * 8
+    assert (weights["gate_up"], weights["down"]) == (2 * 64 * 32 * 2, 2 * 64 * 32)
+    assert weights["shared_gate_up"] == 2 * (64 * 48 * 2 + 64) + 64 * 160 * 2
+    assert weights["shared_down"] == 2 * 64 * 48 + 64 * 160
+    one_more = dataclasses.replace(model, dense_layers=2)
+    moe_mlp = 64 * 8 + 8 * 3 * 64 * 32 + 3 * 64 * 48 + 64
+    assert model.parameters - one_more.parameters == moe_mlp - 3 * 64 * 160
+
+
+def test_latent_attention():
+    assert MLA.kv_bytes_per_token == 3 * 28 * 2
+    assert MLA.linear_weights["qkv"] == 3 * (64 * 28 + 28 * 4 * 24 + 64 * 28 + 20 * 4 * (16 + 12))
+    assert MLA.linear_weights["attn_out"] == 3 * 4 * 12 * 64
+    assert MLA.small_weights["norms"] == 7 * 64 + 3 * (28 + 20)
+    assert MLA.decode_attention_flops == 2 * 3 * 4 * (2 * 20 + 8)
+    assert MLA.query_head_bytes == 3 * 4 * 28 * 2
+    direct = dataclasses.replace(MLA, q_lora_rank=0)
+    assert direct.linear_weights["qkv"] == 3 * (64 * 4 * 24 + 64 * 28 + 20 * 4 * (16 + 12))
+    assert direct.small_weights["norms"] == 7 * 64 + 3 * 20
+    biased = dataclasses.replace(MLA, qkv_bias=True, attn_out_bias=True)
+    assert biased.parameters - MLA.parameters == 3 * (28 + 28) + 3 * 64
+
+
+def test_biases_sinks_and_norms():
+    def more(base: ModelShapes, **fields: object) -> int:
+        return dataclasses.replace(base, **fields).parameters - base.parameters
+
+    assert more(MOE, router_bias=True, attention_sinks=True) == 3 * 8 + 3 * 4
+    assert more(MOE, mlp_bias=True) == 3 * 8 * (64 + 64)
+    shared = dataclasses.replace(MOE, shared_width=48, dense_layers=1)
+    assert more(shared, mlp_bias=True) == 2 * 8 * (64 + 64) + 2 * (96 + 64) + 320 + 64
+    assert more(TINY, norm_weights=False) == -7 * 64
+    assert more(TINY, qk_norm=True) == 3 * 2 * 16
+    assert more(TINY, qk_norm=True, qk_norm_wide=True) == 3 * (4 + 2) * 16
 
 
 @pytest.mark.parametrize(
-    ("file", "parameters_b"),
+    ("base", "fields", "message"),
     [
-        ("meta-llama--Meta-Llama-3.1-8B", 8.030),
-        ("meta-llama--Meta-Llama-3.1-70B", 70.554),
-        ("mistralai--Mixtral-8x7B-v0.1", 46.703),
-        ("Qwen--Qwen3-0.6B", 0.596),
-        ("Qwen--Qwen3-8B", 8.191),
-        ("Qwen--Qwen3-30B-A3B", 30.532),
+        (TINY, {"name": "two\nlines"}, r"one line of printable text, .* got 'two\\nlines'"),
+        (TINY, {"name": "x" * 201}, "at most 200 characters"),
+        (TINY, {"name": "a\u202eb"}, "printable"),
+        (TINY, {"number_format": None}, "number_format must be text, got None"),
+        (TINY, {"layers": 3.0}, r"layers must be a whole number, 1 to 1000000000, got 3\.0"),
+        (TINY, {"layers": True}, "layers must be a whole number"),
+        (TINY, {"layers": 10**9, "hidden": 10**9, "vocab": 10**9}, r"e\+\d+ parameters are more than any model"),
+        (TINY, {"vocab": 10**5000}, "vocab must be a whole number, .* got a int too large to show"),
+        (TINY, {"dense_layers": 1}, "dense_layers and router_bias need experts"),
+        (TINY, {"router_bias": True}, "dense_layers and router_bias need experts"),
+        (MOE, {"dense_layers": 3}, "3 dense_layers leave none of 3 layers"),
+        (TINY, {"windowed_layers": 1}, "needs a sliding_window"),
+        (TINY, {"windowed_layers": 4, "sliding_window": 8}, "4 windowed_layers are more than 3"),
+        (TINY, {"windowed_layers": 1, "sliding_window": 8, "kv_heads_total": 5}, "not modelled together"),
+        (TINY, {"qk_norm_wide": True}, "qk_norm_wide needs qk_norm"),
+        (TINY, {"v_head_dim": 8}, "need a kv_lora_rank"),
+        (TINY, {"q_lora_rank": 8}, "need a kv_lora_rank"),
+        (MLA, {"v_head_dim": 0}, "kv_lora_rank needs"),
+        (MLA, {"kv_heads": 2}, "kv_heads must be 1"),
+        (MLA, {"head_dim": 16}, "head_dim must be qk_nope_head_dim"),
+        (MLA, {"sliding_window": 16}, "latent attention with sliding_window"),
     ],
 )
-def test_real_configs(shared: Path, file, parameters_b):
-    model = ModelShapes.from_hf_config(shared / "data" / "configs" / f"{file}_config.json")
-    assert model.parameters / 1e9 == pytest.approx(parameters_b, rel=1e-3)
-    assert model.name == file
-
-
-def test_real_config_equals_the_catalog(shared: Path):
-    path = shared / "data" / "configs" / "meta-llama--Meta-Llama-3.1-8B_config.json"
-    read = ModelShapes.from_hf_config(path, name="Llama-3.1-8B")
-    known = shapes.load("Llama-3.1-8B")
-    assert read.linear_weights == known.linear_weights
-    assert read.small_weights == known.small_weights
-    assert (read.max_context, read.name) == (known.max_context, known.name)
-
-
-@pytest.mark.parametrize("kind", ["gpt_oss", "gemma4", "nemotron_h", "deepseek_v3", "llama4"])
-def test_other_architectures_are_refused_by_name(shared: Path, kind):
-    files = (shared / "data" / "configs").glob("*.json")
-    path = next(f for f in files if json.loads(f.read_text())["model_type"] == kind)
-    with pytest.raises(ValueError, match=f"{path.name}: model_type '{kind}' is not modelled") as error:
-        ModelShapes.from_hf_config(path)
-    assert "\n" not in str(error.value)
-
-
-def test_config_from_file_folder_and_dict(tmp_path: Path):
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
-    by_folder, by_file = (
-        ModelShapes.from_hf_config(folder),
-        ModelShapes.from_hf_config(folder / "config.json"),
-    )
-    assert by_folder == by_file
-    assert by_folder.name == "tiny"
-    by_dict = ModelShapes.from_hf_config(LLAMA, name="tiny")
-    assert by_dict.parameters == by_folder.parameters == 2 * 64000 + 3 * (64 * 128 + 64 * 64 + 3 * 64 * 160) + 7 * 64
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"num_key_value_heads": None}, {"kv_heads": 4}),
-        (
-            {"attention_bias": True, "mlp_bias": True},
-            {"qkv_bias": True, "attn_out_bias": True, "mlp_bias": True},
-        ),
-        ({"tie_word_embeddings": True, "head_dim": 32}, {"tied_embeddings": True, "head_dim": 32}),
-        ({"model_type": "mistral", "sliding_window": 512}, {"sliding_window": 512, "qkv_bias": False}),
-        (
-            {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
-            {"experts": 8, "top_k": 2, "expert_width": 160, "shared_width": 0},
-        ),
-        (
-            {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 99},
-            {"qkv_bias": True, "attn_out_bias": False, "sliding_window": 0},
-        ),
-        (
-            QWEN_MOE,
-            {"experts": 8, "expert_width": 32, "shared_width": 96, "shared_gate": True, "qkv_bias": True},
-        ),
-        ({"model_type": "qwen3"}, {"qk_norm": True, "qkv_bias": False}),
-        (
-            QWEN_MOE | {"model_type": "qwen3_moe"},
-            {"qk_norm": True, "shared_width": 0, "shared_gate": False, "top_k": 2},
-        ),
-    ],
-)
-def test_what_a_config_says_and_leaves_out(config, expected):
-    model = ModelShapes.from_hf_config(LLAMA | config | {"architectures": None})
-    assert {field: getattr(model, field) for field in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": None}, "model_type None is not modelled"),
-        ({"model_type": ["llama"]}, "is not modelled"),
-        ({"architectures": ["MixtralForCausalLM"]}, "contradict model_type 'llama'"),
-        ({"num_local_experts": 8}, "num_local_experts contradicts model_type 'llama'"),
-        ({"num_key_value_heads": 3}, "4 query heads cannot be shared by 3 KV heads"),
-        ({"hidden_size": 66}, "head_dim is missing and hidden_size 66 is no multiple"),
-        ({"hidden_size": None}, "hidden_size must be a whole number from 1, it is missing"),
-        ({"hidden_size": "64"}, "hidden_size must be a whole number from 1, got '64'"),
-        ({"num_hidden_layers": -3}, "num_hidden_layers must be a whole number from 1, got -3"),
-        ({"num_hidden_layers": True}, "num_hidden_layers must be a whole number"),
-        ({"vocab_size": 10**12}, "vocab must be a whole number, 1 to 1000000000"),
-        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false, got 'yes'"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "only 16-bit weights are modelled"),
-        ({"model_type": "mistral", "architectures": [], "num_key_value_heads": None}, "num_key_value_heads"),
-        ({"model_type": "qwen2", "architectures": [], "use_sliding_window": True}, "use_sliding_window"),
-    ],
-)
-def test_configs_that_cannot_be_used_are_refused_in_one_line(change, message):
+def test_shapes_without_sense_are_refused_in_one_short_line(base, fields, message):
     with pytest.raises(ValueError, match=message) as error:
-        ModelShapes.from_hf_config(LLAMA | change)
+        dataclasses.replace(base, **fields)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_experts_per_tok": 9}, "top_k"),
-        ({"decoder_sparse_step": 2}, "dense layers among MoE ones"),
-        ({"mlp_only_layers": [0]}, "dense layers among MoE ones"),
-        ({"n_routed_experts": 8}, "contradicts"),
-    ],
-)
-def test_moe_configs_that_cannot_be_used(change, message):
-    with pytest.raises(ValueError, match=message):
-        ModelShapes.from_hf_config(QWEN_MOE | change)
-
-
-@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff\xfe{}", b"[" * 100_000])
-def test_files_that_are_no_config(tmp_path: Path, content):
-    path = tmp_path / "broken.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken\.json: expected a"):
-        ModelShapes.from_hf_config(path)
-
-
-def test_missing_config():
-    with pytest.raises(ValueError, match=r"nowhere\.json: expected a config\.json"):
-        ModelShapes.from_hf_config("nowhere.json")
+    assert len(str(error.value)) < 300
 
 
 def test_shapes_from_toml(tmp_path: Path):
@@ -287,7 +216,7 @@ def test_shapes_from_toml(tmp_path: Path):
         "hidden = 64\nintermediate = 160\nlayers = 3\nheads = 4\nkv_heads = 2\nhead_dim = 16\n"
         "vocab = 1000\nmax_context = 2048\n"
     )
-    assert ModelShapes.from_toml(path).parameters == ModelShapes.from_hf_config(LLAMA).parameters
+    assert ModelShapes.from_toml(path).parameters == 2 * 64000 + 3 * (64 * 128 + 64 * 64 + 3 * 64 * 160) + 7 * 64
     assert ModelShapes.from_toml(path).name == "own"
     with pytest.raises(ValueError, match="missing key 'head_dim'"):
         ModelShapes.from_table("own", {"hidden": 64, "intermediate": 160, "layers": 3, "heads": 4, "kv_heads": 2})
