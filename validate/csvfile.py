@@ -17,6 +17,10 @@ from validate.files import readable_file
 if TYPE_CHECKING:
     import pandas as pd
 
+_FORMULA = ("=", "+", "-", "@")
+_GUARDED = r"^'(?=[=+\-@])"
+"""The apostrophe that `render` puts before a text that a spreadsheet would take for a formula."""
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -33,15 +37,23 @@ class Table:
         Of the bytes of the file; empty where the table was no file.
     header_row : int
         Line of the column names.
+    folder : Path or None
+        Where the file lies.
     """
 
     name: str
     frame: "pd.DataFrame"
     sha256: str = ""
     header_row: int = 1
+    folder: Path | None = None
 
     def __repr__(self) -> str:
         return f"Table({self.name}: {len(self.frame)} rows x {len(self.frame.columns)} columns)"
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return len(self.frame)
 
     @classmethod
     def of_frame(cls, frame: "pd.DataFrame", name: str = "data frame") -> "Table":
@@ -104,13 +116,34 @@ def read(path: str | Path) -> Table:
     except pd.errors.ParserError as error:
         raise InputError(_parser_fault(file.name, str(error))) from error
     raw = raw.fillna("").apply(lambda column: column.str.strip())
+    if "'" in text:
+        raw = raw.replace(_GUARDED, "", regex=True)
     raw.index = _line_numbers(raw, blank_lines + 1, quoted='"' in text)
     header = list(raw.iloc[0])
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise InputError(f"{file.name}, row {raw.index[0]}: column {twice[0]!r} appears twice")
     frame = raw.iloc[1:].set_axis(header, axis=1).loc[:, [name != "" for name in header]]
-    return Table(file.name, frame[(frame != "").any(axis=1)], hashlib.sha256(content).hexdigest(), raw.index[0])
+    frame = frame[(frame != "").any(axis=1)]
+    return Table(file.name, frame, hashlib.sha256(content).hexdigest(), raw.index[0], file.parent)
+
+
+def render(frame: "pd.DataFrame") -> str:
+    """A frame as the text of a CSV file that a spreadsheet can open without running a cell.
+
+    Texts lose control characters (a space stands for each), and those that begin with = + - or @ get an
+    apostrophe in front, which `read` takes off again. Numbers are written in full, whole ones without a point.
+    """
+    return frame.map(_cell).to_csv(index=False, lineterminator="\n")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, float | int | np.number):
+        return "" if value != value else str(value)
+    text = "".join(c if c.isprintable() else " " for c in str(value or "")).strip()
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _decode(content: bytes, name: str) -> str:

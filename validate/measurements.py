@@ -8,7 +8,7 @@ A flag marks an accepted row that looks odd; it never excludes. What cannot be u
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,15 @@ from models import capacity, roofline
 from models.cells import Cells
 from models.gpus import GpuSpec
 from models.shapes import ModelShapes
-from validate import csvfile, plausibility, schema
+from validate import csvfile, importers, plausibility, schema
 from validate.errors import InputError
 from validate.names import Names
-from validate.schema import Selected
+from validate.schema import LONGEST_MS, SHORTEST_MS, Selected
 
-FORMATS = ("schema", "argonne")
+if TYPE_CHECKING:
+    from validate.importers.source import Given, Source
+
+FORMATS = ("schema", *importers.FORMATS)
 KEY = ("model", "gpu", "batch", "context", "block", "imputation", "repeat")
 """What tells two measurements apart."""
 
@@ -131,23 +134,26 @@ class Measurements:
 
 
 def load(
-    path: str | Path | pd.DataFrame,
+    path: str | Path | pd.DataFrame | csvfile.Table,
     format: str = "schema",
     stack: str | None = None,
     mode: str | None = None,
     *,
     names: Names | None = None,
+    given: "Given | None" = None,
 ) -> Measurements:
     """Read measurements.
 
     Parameters
     ----------
-    path : path of a CSV file, or a DataFrame with the same columns (rows are then numbered from 1)
-    format : "schema" (DESIGN section 7) or "argonne" (LLM-Inference-Bench's All_results.csv)
+    path : path of a file, or a DataFrame with the columns of a CSV file (rows are then numbered from 1), or a Table
+    format : "schema" (DESIGN section 7) or another tool's (`importers.FORMATS`)
     stack, mode : str, optional
         Which serving stack and launch mode to use where a file mixes them; exact, case-insensitive.
     names : Names, optional
         Models and GPUs beyond the catalog.
+    given : Given, optional
+        What another tool's file does not say: model, GPU, batch, lengths (`importers.source`).
 
     Returns
     -------
@@ -160,27 +166,42 @@ def load(
     """
     if format not in FORMATS:
         raise InputError(f"format {format!r} is unknown: expected one of {', '.join(FORMATS)}")
-    table = csvfile.Table.of_frame(path) if isinstance(path, pd.DataFrame) else csvfile.read(path)
     names = names or Names()
-    if format == "argonne":
-        from validate.importers import argonne
+    if format == "schema":
+        table = _table(path)
+        return _judge(schema.select(table, names, stack, mode), table, names, format)
+    from validate.importers.source import Given
 
-        folder = None if isinstance(path, pd.DataFrame) else Path(path).parent
-        selected = argonne.select(table, names, stack, mode, folder)
-    else:
-        selected = schema.select(table, names, stack, mode)
-    return _judge(selected, table, names, format)
+    kind = importers.FORMATS[format]
+    takes = kind.takes
+    if isinstance(path, pd.DataFrame) and not kind.tabular:
+        raise InputError(f"format {format!r} reads a file, not a data frame: {kind.what}")
+    given = replace(given or Given(), stack=stack, mode=mode)
+    if odd := [name for name, value in vars(given).items() if value is not None and name not in takes]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
+        raise InputError(f"{options}: not with format {format}, which takes {', '.join(takes)}".replace("_", "-"))
+    reader = importers.reader(format)
+    source: Source = csvfile.Table.of_frame(path) if isinstance(path, pd.DataFrame) else reader.read(Path(path))
+    selected = reader.select(source, names, given)
+    return _judge(selected, source, names, format)
 
 
-def _judge(selected: Selected, table: csvfile.Table, names: Names, format: str) -> Measurements:
+def _table(given: str | Path | pd.DataFrame | csvfile.Table) -> csvfile.Table:
+    if isinstance(given, csvfile.Table):
+        return given
+    return csvfile.Table.of_frame(given) if isinstance(given, pd.DataFrame) else csvfile.read(given)
+
+
+def _judge(selected: Selected, source: "Source", names: Names, format: str) -> Measurements:
     """Exclude what physics forbids, refuse wrong units and ambiguous keys, flag what looks odd."""
     frame = selected.frame
     floor_ms = plausibility.per_pair(frame, names, roofline.bytes_floor_ms, "context")
     fits = plausibility.per_pair(frame, names, capacity.fits, "peak_context").astype(bool)
 
     below = frame["step_ms"] < floor_ms
-    if format == "schema":
-        plausibility.refuse_other_units(frame, floor_ms, table)
+    usual = frame["step_ms"].between(SHORTEST_MS, LONGEST_MS)
+    if isinstance(source, csvfile.Table) and format == "schema":
+        plausibility.refuse_other_units(frame, floor_ms, source)
     detail = [
         f"{ms:.3g} ms < {least:.3g} ms" for ms, least in zip(frame["step_ms"][below], floor_ms[below], strict=True)
     ]
@@ -189,13 +210,16 @@ def _judge(selected: Selected, table: csvfile.Table, names: Names, format: str) 
             selected.excluded,
             frame[below].assign(reason="step below the physical minimum", detail=detail),
             frame[~below & ~fits].assign(reason="does not fit the GPU's memory", detail=""),
+            frame[~below & fits & ~usual].assign(
+                reason=f"step outside {SHORTEST_MS:g} to {LONGEST_MS:g} ms", detail=""
+            ),
         ]
     )
-    frame = frame[~below & fits]
+    frame = frame[~below & fits & usual]
     if frame.empty:
         counts = "; ".join(f"{n} rows: {reason}" for reason, n in excluded["reason"].value_counts().items())
-        raise InputError(f"{table.name}: no row can be used ({counts})")
-    _refuse_double_keys(frame, table)
+        raise InputError(f"{source.name}: no row can be used ({counts})")
+    _refuse_double_keys(frame, source)
 
     frame = frame.assign(
         repeat=frame["repeat"].fillna(0).astype(int) if "repeat" in frame else 0,
@@ -204,11 +228,11 @@ def _judge(selected: Selected, table: csvfile.Table, names: Names, format: str) 
     first = ["model", "gpu", "batch", "context", "step_ms", "step_sd_ms", "repeat"]
     frame = frame[[*first, *(c for c in frame.columns if c not in first)]]
     provenance = {
-        "file": table.name,
-        "sha256": table.sha256,
+        "file": source.name,
+        "sha256": source.sha256,
         "format": format,
         **selected.provenance,
-        "rows": len(table.frame),
+        "rows": source.rows,
         "accepted": len(frame),
     }
     return Measurements(
@@ -229,7 +253,7 @@ def _label(frame: pd.DataFrame) -> str:
     return ", ".join(word for word in schema.WORDS["origin"] if word in found)
 
 
-def _refuse_double_keys(frame: pd.DataFrame, table: csvfile.Table) -> None:
+def _refuse_double_keys(frame: pd.DataFrame, source: "Source") -> None:
     keys = [c for c in KEY if c in frame]
     double = frame.duplicated(keys)
     if not double.any():
@@ -239,7 +263,7 @@ def _refuse_double_keys(frame: pd.DataFrame, table: csvfile.Table) -> None:
     same = ((frame[keys] == cell[keys]) | (frame[keys].isna() & cell[keys].isna())).all(axis=1)
     expected = "a different repeat for each" if "repeat" in frame else "a column repeat that tells them apart"
     raise InputError(
-        f"{table.name}, row {row}, column repeat: "
+        f"{source.name}, row {row}, column repeat: "
         f"{cell['model']} on {cell['gpu']} at batch {cell['batch']:g}, "
         f"context {cell['context']:g} stands at row {frame.index[same][0]} already, expected {expected}"
     )

@@ -954,3 +954,308 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     _legend([ax], own, [*handles, Patch(fc="0.9", label="takes no side")], how, columns=4)
     _heading([ax], own, "Which floor? Structures on the published figures", "published aggregates")
     return ax
+
+
+@rc_context(_STYLE)
+def plan(found: Any, *, ax: Axes | None = None) -> Axes:
+    """What is expected of a plan against the number of cells, beside as many random cells.
+
+    Parameters
+    ----------
+    found : Plan
+        Of `validate.recalibration`.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+    """
+    (ax,), own = _panels(ax, 1, height=4.4)
+    count = np.arange(len(found.cells) + 1)
+    scale = 100.0 if found.goal == "shape" else 1.0
+    label = {
+        "floor": "floor known to ± (ms, 90 % interval)",
+        "shape": "slope known to ± (percent, 90 % interval)",
+        "overlap": "probability of telling the structure",
+    }[found.goal]
+    random = scale * np.array([found.before, *found.random])
+    planned = scale * np.array([found.before, *(cell.expected for cell in found.cells)])
+    ax.plot(count, random, color=_GREY, marker="s", mfc="white", ls="--", label="random cells, mean")
+    ax.plot(count, planned, color=_COLOURS[0], marker="o", label="planned cells")
+    if found.goal == "floor" and any(cell.with_constants > 1.05 * cell.expected for cell in found.cells):
+        whole = [cell.with_constants for cell in found.cells]
+        text = "planned, with the uncertainty of the constants"
+        ax.plot(count[1:], whole, color=_COLOURS[0], marker="o", mfc="white", ls=":", label=text)
+    if found.width is not None:
+        ax.axhline(scale * found.width, color=_BLACK, lw=1, ls=":", label="asked")
+    for n, cell in enumerate(found.cells, 1):
+        where = f"{cell.gpu}\n" if len(found.gpus) > 1 else ""
+        text = f"{where}({cell.batch:g}, {cell.context:g})"
+        side = "bottom" if found.goal != "overlap" else "top"
+        ax.text(
+            n,
+            0.01 if side == "bottom" else 0.99,
+            text,
+            transform=ax.get_xaxis_transform(),
+            size=8,
+            va=side,
+            ha="center",
+        )
+    if found.goal == "overlap":
+        ax.set_ylim(0.45, 1.08)
+    elif len(found.cells) and planned[0] > 4.0 * planned[1:].max():
+        ax.set_ylim(0.0, 1.3 * max(random[1:].max(), planned[1:].max(), scale * (found.width or 0.0)))
+    else:
+        ax.set_ylim(0.0, None)
+    ax.set_xlim(-0.3 if ax.get_ylim()[1] >= planned[0] else 0.6, len(found.cells) + 0.4)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xlabel="further cells (batch, context)", ylabel=label)
+    ax.legend(loc="best")
+    _heading([ax], own, f"{found.model} on {', '.join(found.gpus)}: what further cells tell", "expected, not measured")
+    return ax
+
+
+@rc_context(_STYLE)
+def prediction(
+    rows: Rows, label: str, against: str = "batch", *, step: str = "measured", ax: Axes | None = None
+) -> Axes:
+    """Predicted step with 50 and 90 % bands against batch or context: a curve per model, GPU and value of the other.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        `rows` of a prediction (`validate.predict.Prediction.data`), with or without those `not_predicted`.
+    label : str
+        What the numbers rest on: `Prediction.label`.
+    against : {"batch", "context"}
+    step : {"measured", "mean"}
+        The step that a measurement would show, or the mean step.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Nothing is predicted, there are more than 10 models x GPUs, or `against` or `step` is unknown.
+    """
+    pairs = _pairs(rows)
+    if len(pairs) > len(_COLOURS):
+        raise ValueError(f"one panel shows at most {len(_COLOURS)} models x GPUs, got {len(pairs)}")
+    (ax,), own = _panels(ax, 1, height=5.4)
+    others = _few({row[_other(against)] for row in rows}, max(1, min(3, len(_COLOURS) // len(pairs))))
+    curves = [(pair, other) for pair in pairs for other in others]
+    for at, (pair, other) in enumerate(curves):
+        _curve(ax, _chosen(rows, pair, _other(against), other), against, step, at)
+    _predicted_axes(ax, rows, against, step)
+    handles: list[Any] = [
+        Line2D([], [], color=_COLOURS[at], marker=_MARKERS[at], label=f"{model} on {gpu}, {_other(against)} {other}")
+        for at, ((model, gpu), other) in enumerate(curves)
+    ]
+    _legend([ax], own, [*handles, *_band_handles(rows)], _bands_caption(step), columns=3)
+    _heading([ax], own, f"Predicted decode step against {against}", label)
+    return ax
+
+
+@rc_context(_STYLE)
+def predictions(rows: Rows, label: str, *, step: str = "measured", axes: Given = None) -> NDArray[Any]:
+    """`prediction` with a row of panels per model and GPU: against batch, and against context where there are several.
+
+    Parameters
+    ----------
+    rows, label, step
+        As in `prediction`.
+    axes : Axes or sequence of Axes, optional
+
+    Returns
+    -------
+    array of Axes, shape (panel,)
+
+    Raises
+    ------
+    ValueError
+        Nothing is predicted, there are more than 12 models x GPUs, or fewer axes than panels.
+    """
+    pairs = _pairs(rows)
+    if len(pairs) > 12:
+        raise ValueError(f"one figure shows at most 12 models x GPUs, got {len(pairs)}")
+    kinds = [kind for kind in ("batch", "context") if len({row[kind] for row in rows}) > 1] or ["batch"]
+    panels, own = _panels(axes, len(pairs) * len(kinds), columns=len(kinds), height=3.6)
+    for at, ax in enumerate(panels):
+        pair, against = pairs[at // len(kinds)], kinds[at % len(kinds)]
+        others = _few({row[_other(against)] for row in rows}, 3)
+        for k, other in enumerate(others):
+            _curve(ax, _chosen(rows, pair, _other(against), other), against, step, k)
+        _predicted_axes(ax, [row for row in rows if (row["model"], row["gpu"]) == pair], against, step)
+        ax.set_title(f"{pair[0]} on {pair[1]}")
+        named = [
+            Line2D([], [], color=_COLOURS[k], marker=_MARKERS[k], label=f"{_other(against)} {other}")
+            for k, other in enumerate(others)
+        ]
+        ax.legend(handles=named, loc="upper left", ncols=3, columnspacing=1.2, borderaxespad=0.1)
+        ax.set_ylim(top=ax.get_ylim()[1] * (1.6 if ax.get_yscale() == "log" else 1.15))
+    _legend(panels, own, _band_handles(rows), _bands_caption(step), columns=4)
+    _heading(panels, own, "Predicted decode steps", label)
+    return np.array(panels)
+
+
+def _pairs(rows: Rows) -> list[tuple[str, str]]:
+    """Models and GPUs of the rows that have numbers."""
+    found = list(dict.fromkeys((row["model"], row["gpu"]) for row in rows if row["status"] == "predicted"))
+    if not found:
+        raise ValueError("nothing to draw: no cell is predicted")
+    return found
+
+
+def _other(against: str) -> str:
+    others = {"batch": "context", "context": "batch"}
+    if against not in others:
+        raise ValueError(f"against must be batch or context, got {against!r}")
+    return others[against]
+
+
+def _few(values: Iterable[int], most: int) -> list[int]:
+    """At most so many values, evenly taken from the sorted ones, both ends among them."""
+    found = sorted(values)
+    return [found[i] for i in dict.fromkeys(np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(int))]
+
+
+def _chosen(rows: Rows, pair: tuple[str, str], other: str, value: int) -> list[Mapping[str, Any]]:
+    return [row for row in rows if (row["model"], row["gpu"]) == pair and row[other] == value]
+
+
+def _curve(ax: Axes, rows: Rows, against: str, step: str, at: int) -> None:
+    """Mean and bands of one curve; dashed and hatched outside the calibrated domain; a cross where nothing fits."""
+    colour, marker = _COLOURS[at], _MARKERS[at]
+    for row in rows:
+        if row["status"] != "predicted":
+            ax.plot(row[against], 0.03 + 0.045 * at, "x", color=colour, transform=ax.get_xaxis_transform())
+    shown = sorted((row for row in rows if row["status"] == "predicted"), key=lambda row: row[against])
+    if not shown:
+        return
+    found = [row[f"{step}_step_ms"] for row in shown]
+    x, y = np.array([row[against] for row in shown], dtype=float), np.array([f["value"] for f in found])
+    bands = {level: np.array([f["intervals"][level] for f in found]).T for level in _WIDTHS}
+    outside = np.array([bool(row["outside"]) for row in shown])
+    if len(x) == 1:
+        for level, width in _WIDTHS.items():
+            ax.vlines(x, *bands[level], color=colour, lw=width)
+    for level, alpha in (("90", 0.14), ("50", 0.26)):
+        ax.fill_between(x, *bands[level], color=colour, alpha=alpha, lw=0)
+    for i, beyond in enumerate((outside[:-1] | outside[1:]).tolist()):
+        part = slice(i, i + 2)
+        ax.plot(x[part], y[part], color=colour, lw=1.5, ls="--" if beyond else "-")
+        if beyond:
+            low, high = bands["90"][:, part]
+            ax.fill_between(x[part], low, high, fc="none", ec=colour, alpha=0.35, hatch="////", lw=0)
+    for i, beyond in enumerate(outside.tolist()):
+        ax.plot(x[i], y[i], marker, color=colour, mfc="white" if beyond else colour, ms=5, zorder=3)
+
+
+def _predicted_axes(ax: Axes, rows: Rows, against: str, step: str) -> None:
+    """Scales, ticks and names of the axes."""
+    ticks = sorted({float(row[against]) for row in rows})
+    if ticks[0] > 0 and ticks[-1] > 4 * ticks[0]:
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(_spread(ticks), [f"{tick:.0f}" for tick in _spread(ticks)])
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    ax.set_xlabel("batch (sequences)" if against == "batch" else "context (tokens in the cache of each sequence)")
+    low, high = ax.dataLim.intervaly
+    if low > 0 and high > 8 * low:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.set_ylim(0, None)
+    ax.set_ylabel("predicted step (ms)" if step == "measured" else "predicted mean step (ms)")
+    ax.grid(visible=True)
+
+
+def _band_handles(rows: Rows) -> list[Any]:
+    """What bands, dashes and crosses mean, as far as they occur."""
+    handles: list[Any] = [
+        Line2D([], [], color=_GREY, lw=1.5, label="posterior mean"),
+        Patch(fc=_GREY, alpha=0.4, label="50 % interval"),
+        Patch(fc=_GREY, alpha=0.14, label="90 % interval"),
+    ]
+    if any(row["outside"] for row in rows):
+        handles.append(Patch(fc="white", ec=_GREY, hatch="////", ls="--", label="outside the calibrated domain"))
+    if any(row["status"] != "predicted" for row in rows):
+        handles.append(Line2D([], [], color=_GREY, marker="x", ls="none", label="not predicted (memory)"))
+    return handles
+
+
+def _bands_caption(step: str) -> str:
+    if step not in ("measured", "mean"):
+        raise ValueError(f"step must be measured or mean, got {step!r}")
+    what = {
+        "measured": "the step that a measurement would show (posterior predictive: constants, floor and noise)",
+        "mean": "the mean step (posterior of T_gpu and floor, without noise)",
+    }[step]
+    return (
+        f"Bands: equal-tailed intervals of {what}. Dashed, hatched and hollow: extrapolated, one end of the piece lies "
+        "outside the calibrated domain."
+    )
+
+
+@rc_context(_STYLE)
+def checked(rows: Rows, label: str, margins: Mapping[str, Any], *, axes: Given = None) -> NDArray[Any]:
+    """Predicted over measured step of a family, one panel per GPU, against T_gpu.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        `cells` of check.json.
+    label : str
+        Where cells and calibration come from.
+    margins : mapping
+        `margins` of check.json.
+    axes : Axes or sequence of Axes, optional
+        One per GPU.
+    """
+    names = _names(rows, "gpu")
+    panels, own = _panels(axes, len(names), columns=2, height=4.1)
+    for gpu, ax in zip(names, panels, strict=False):
+        mine = [row for row in rows if row["gpu"] == gpu]
+        ax.axhspan(-margins["h1_absolute"], margins["h1_absolute"], color="0.93", zorder=0)
+        ax.axhline(0.0, color=_GREY, lw=1)
+        for name, colour, fill in (("predicted", _COLOURS[0], True), ("own_floor", _COLOURS[1], False)):
+            x = np.array([row["gpu_ms"] for row in mine])
+            y, low, high = (
+                100.0 * (np.array(values) / np.array([row["step_ms"] for row in mine]) - 1.0)
+                for values in (
+                    [row[name]["value"] for row in mine],
+                    *([row[name]["intervals"]["90"][end] for row in mine] for end in (0, 1)),
+                )
+            )
+            ax.errorbar(
+                x * (1.0 if fill else 1.012),
+                y,
+                yerr=[np.maximum(y - low, 0.0), np.maximum(high - y, 0.0)],
+                fmt="o" if fill else "s",
+                color=colour,
+                mfc=colour if fill else "none",
+                ms=5,
+                lw=1.2,
+            )
+        ax.set(title=gpu, xscale="log", xlabel="T_gpu (ms)", ylabel="predicted / measured step - 1 (%)")
+        _plain_log(ax)
+    handles = [
+        Line2D([], [], color=_COLOURS[0], marker="o", label="T_gpu + the anchor's floor"),
+        Line2D([], [], color=_COLOURS[1], marker="s", mfc="none", label="T_gpu + the family's own floor"),
+        Patch(color="0.93", label="absolute margin"),
+    ]
+    _legend(panels, own, handles, "Bars: 90 % credible intervals of the predicted mean step.", columns=3)
+    _heading(panels, own, "Error of the predicted decode step", label)
+    return np.array(panels)
+
+
+def _plain_log(ax: Axes) -> None:
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())

@@ -24,7 +24,15 @@ TEMPLATES = Path(__file__).parent / "templates"
 DPI = 160
 """Of the figures: 1600 px for 10 inches."""
 
-TONES = {"supported": "good", "refuted": "bad", "negligible": "good"}
+TONES = {
+    "supported": "good",
+    "refuted": "bad",
+    "negligible": "good",
+    "transfers": "good",
+    "recalibrate the floor": "bad",
+    "shape mismatch": "bad",
+    "floor or weight bandwidth, indistinguishable": "bad",
+}
 """Colour of a verdict; every other one is open."""
 
 # ---- HTML -------------------------------------------------------------------------------------------------------
@@ -40,6 +48,31 @@ def html(data: Record, figures: "Mapping[str, Figure]") -> str:
     figures : mapping of str to matplotlib Figure
         By key (`validate.document.FIGURES`); those that are missing are left out.
     """
+    data = _plain(data)
+    status, sentences = document.banner(data)
+    study = data["study"]
+    return page(
+        title=study["name"],
+        subtitle=f"rooffloor report: does a latency model calibrated on {study['anchor']} transfer?",
+        status=status,
+        sentences=sentences,
+        sections=document.sections(data, list(figures)),
+        figures=figures,
+        footer=f"Data: {status}. Study hash {study['hash']}. All numbers with all intervals: report.json.",
+    )
+
+
+def page(
+    *,
+    title: str,
+    subtitle: str,
+    status: str,
+    sentences: Sequence[str],
+    sections: Sequence[Section],
+    figures: "Mapping[str, Figure]",
+    footer: str,
+) -> str:
+    """A self-contained HTML page of sections under a banner that names the data; every text is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -49,17 +82,16 @@ def html(data: Record, figures: "Mapping[str, Figure]") -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    images = {key: base64.b64encode(image(figure)).decode() for key, figure in figures.items()}
-    data = _plain(data)
-    status, sentences = document.banner(data)
     return environment.get_template("report.html.j2").render(
-        study=data["study"],
+        title=title,
+        subtitle=subtitle,
         status=status,
         sentences=sentences,
         measured=status == "measured",
-        sections=document.sections(data, list(figures)),
-        images=images,
+        sections=sections,
+        images={key: base64.b64encode(image(figure)).decode() for key, figure in figures.items()},
         tones=TONES,
+        footer=footer,
     )
 
 

@@ -29,11 +29,12 @@ SHORTEST_MS, LONGEST_MS = 0.05, 20_000.0
 def number_column(
     expected: str, low: float, high: float = np.inf, whole: bool = False, required: bool = False
 ) -> pa.Column:
-    """Column of finite numbers in [low, high]; `expected` is what an error says."""
+    """Column of finite numbers in [low, high]; `expected` is what an error says, `metadata` holds the limits."""
     checks = [pa.Check(lambda s: np.isfinite(s) & (s >= low) & (s <= high))]
     if whole:
         checks.append(pa.Check(lambda s: s == np.floor(s)))
-    return pa.Column(float, checks, nullable=not required, required=required, description=expected)
+    limits = {"minimum": low, "maximum": high, "whole": whole}
+    return pa.Column(float, checks, nullable=not required, required=required, description=expected, metadata=limits)
 
 
 SCHEMA = pa.DataFrameSchema(
@@ -59,6 +60,64 @@ SCHEMA = pa.DataFrameSchema(
 """The numeric columns; `description` says what is expected. Names and words have lists of their own."""
 
 KNOWN = (*REQUIRED, *(c for c in SCHEMA.columns if c not in REQUIRED), *WORDS, *TEXTS)
+
+MEANINGS = {
+    "model": "name of the model: the catalog's, an alias of it, or that of a config.json given beside the file",
+    "gpu": "name of the GPU SKU: the catalog's or an alias of it; one GPU",
+    "batch": "sequences decoded together",
+    "context": "mean number of tokens in the cache of a sequence before the step",
+    "step_ms": "time of one decode step: one token of every sequence in the batch",
+    "repeat": "tells measurements of the same cell apart",
+    "step_sd_ms": "standard error of step_ms, 0 where unknown; a known part of the noise",
+    "n_steps": "steps that step_ms summarises",
+    "gpu_ms": "time of the step on the GPU's clock",
+    "host_ms": "time of the step on the host's clock",
+    "launches": "kernels launched in the step",
+    "tensor_parallel": "GPUs that share the step; rows with more than one are excluded",
+    "imputation": "number of the imputed data set the row belongs to",
+    "statistic": "how step_ms summarises its steps",
+    "mode": "how kernels are launched: one by one, or as a recorded graph",
+    "origin": "where step_ms comes from; derived: something was subtracted, modelled, or averaged under load",
+    "block": "session, node or run that rows share",
+    "stack": "serving stack; a file that mixes several is refused unless one is chosen",
+    "stack_version": "version of the stack",
+    "attention": "attention implementation",
+    "dtype": "of the weights; rows that are not 16-bit are excluded",
+    "kv_dtype": "of the cache; rows that are not 16-bit are excluded",
+    "excluded": "why the author of the file excludes the row; empty: included",
+    "flag": "why the row looks odd; it stays in",
+    "source": "where the number was taken from",
+}
+"""What each column holds; `UNITS` has the units of those that have one."""
+UNITS = {c: "ms" for c in KNOWN if c.endswith("_ms")} | {"batch": "sequences", "context": "tokens"}
+
+
+def descriptor() -> dict[str, Any]:
+    """The schema as a Table Schema of Frictionless Data; validate/schemas/measurements.schema.json holds it."""
+    return {
+        "$schema": "https://datapackage.org/profiles/2.0/tableschema.json",
+        "name": "rooffloor-measurements",
+        "title": "Measured decode steps of language models on one GPU",
+        "description": "CSV, UTF-8, a header, one row per measurement, columns in any order; further columns are kept. "
+        "Words are matched in lower case. docs/measurements.md has an example.",
+        "fieldsMatch": ["partial"],
+        "missingValues": [""],
+        "fields": [_field(column) for column in KNOWN],
+    }
+
+
+def _field(column: str) -> dict[str, Any]:
+    field: dict[str, Any] = {"name": column, "type": "string", "description": MEANINGS[column]}
+    constraints: dict[str, Any] = {"required": True} if column in REQUIRED else {}
+    if column in UNITS:
+        field["unit"] = UNITS[column]
+    if column in SCHEMA.columns:
+        limits = SCHEMA.columns[column].metadata
+        field["type"] = "integer" if limits["whole"] else "number"
+        constraints |= {k: limits[k] for k in ("minimum", "maximum") if np.isfinite(limits[k])}
+    if column in WORDS:
+        constraints["enum"] = list(WORDS[column])
+    return field | ({"constraints": constraints} if constraints else {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +212,19 @@ def select(table: Table, names: Names, stack: str | None, mode: str | None) -> S
     frame = frame.join(text.loc[rows, others])
     frame["peak_context"] = frame["context"]
 
-    excluded = [by_author]
+    frame, not_modelled = only_modelled(frame)
+    provenance = {
+        **chosen,
+        "not_selected": not_selected,
+        "extra_columns": [c for c in text.columns if c not in KNOWN],
+        "warnings": [],
+    }
+    return Selected(frame, pd.concat([by_author, not_modelled]), provenance)
+
+
+def only_modelled(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows that are 16-bit on one GPU, as far as columns say it, and the others with their reason."""
+    excluded = [frame.iloc[:0].assign(reason="", detail="")]
     for column in ("dtype", "kv_dtype"):
         if column in frame:
             odd = ~frame[column].str.casefold().isin(SIXTEEN_BIT)
@@ -163,13 +234,7 @@ def select(table: Table, names: Names, stack: str | None, mode: str | None) -> S
         odd = frame["tensor_parallel"] > 1
         excluded.append(frame[odd].assign(reason="more than one GPU", detail=frame["tensor_parallel"][odd]))
         frame = frame[~odd]
-    provenance = {
-        **chosen,
-        "not_selected": not_selected,
-        "extra_columns": [c for c in text.columns if c not in KNOWN],
-        "warnings": [],
-    }
-    return Selected(frame, pd.concat(excluded), provenance)
+    return frame, pd.concat(excluded)
 
 
 def _readable(table: Table, mask: pd.Series, reason: str) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from models.shapes import ModelShapes
 from validate.draws import IMPUTED, LEVELS, Draws, Estimate, tails
 from validate.errors import InputError
 from validate.explanations import BETWEEN_SIZE, MECHANISMS, OWN, WEIGHTS, Explanation, Gap, Join, explanations, gap
-from validate.family import Around
+from validate.family import Around, Family
 from validate.hypotheses import PRIOR_SCALES, SLOPE_SD, by_unit, level_error, pooled_below, say, slope
 from validate.study import Margins
 
@@ -201,6 +201,21 @@ def judge(
         "margins": {name: getattr(margins, name) for name in MARGINS_USED},
     }
     return Verdict(model, overall["verdict"], overall["probabilities"], rows, sentences, data)
+
+
+def judge_family(found: Family, margins: Margins) -> Verdict:
+    """`judge` of a family that was fitted beside a calibration."""
+    return judge(
+        found.draws,
+        margins,
+        found.model,
+        shapes=found.shapes,
+        gpus=found.gpus,
+        efficiency=found.efficiency,
+        experts=found.experts,
+        around=found.around,
+        known_sd_ms=found.known_sd_ms,
+    )
 
 
 MARGINS_USED = ("h1_points", "h1_absolute", "slope_rope", "probability", "label")

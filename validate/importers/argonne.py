@@ -15,7 +15,7 @@ with B, so `length`, `latency_ms` and `prefill_ms` stay in the frame for whoever
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from models import capacity
 from models.prefill import prefill_ms
 from validate import csvfile
 from validate.errors import InputError
+from validate.importers.source import Given, Sieve, known_model
+from validate.importers.steps import DEFAULT, DEFAULT_LOG_SD, DEFAULT_MFU, Mfu, half_width, mean_context, prefill
 from validate.names import Names
 from validate.plausibility import per_pair
 from validate.schema import Selected, choose, number_column, numbers
@@ -33,8 +35,6 @@ from validate.schema import Selected, choose, number_column, numbers
 GPUS = {"nvidia a100 gpu": "A100-40GB", "nvidia h100 gpu": "H100", "nvidia gh200 gpu": "GH200"}
 """Hardware by its name in the file, folded; the A100 has 40 GB: steps jump where those overflow."""
 TTFT_FILES = ("Fig_21_all_results_TTFT.csv", "Fig_21/all_results_TTFT.csv")
-DEFAULT_MFU, DEFAULT_LOG_SD = 0.5, 0.4
-"""Where no time to first token was measured: a usual MFU, and a factor of 1.5 either way as one sd."""
 LEAST_LOG_SD = 0.15
 """At least that much: three models at one batch and prompt length do not show how MFU varies with both.
 (Fig_1_b of the same study implies 0.61 to 0.72 for prompts of 1024 to 4096 at batch 1; 0.71 at batch 16.)"""
@@ -56,29 +56,18 @@ TTFT_COLUMNS = {
 NAMES = ("Hardware", "Framework", "Model")
 
 
-@dataclass(frozen=True)
-class Mfu:
-    """Utilisation of the peak in a prompt's pass on one GPU, and the sd of its logarithm.
-
-    `seen_log_sd` is the sd over the measured models (NaN with fewer than two), `source` says where from.
-    """
-
-    mfu: float
-    log_sd: float
-    seen_log_sd: float
-    source: str
+read = csvfile.read
 
 
-def select(table: csvfile.Table, names: Names, stack: str | None, mode: str | None, folder: Path | None) -> Selected:
+def select(table: csvfile.Table, names: Names, given: Given) -> Selected:
     """The single-GPU rows of one stack as decode steps.
 
     Parameters
     ----------
-    table : the file All_results.csv
+    table : the file All_results.csv; the time-to-first-token table may lie beside it
     names : models and GPUs that can be used
-    stack : the column Framework, exact, case-insensitive
-    mode : None or "unknown": the file does not say how steps were launched
-    folder : where the time-to-first-token table may lie
+    given : `stack`, the column Framework, exact, case-insensitive; `mode`, None or "unknown": the file does not
+        say how steps were launched
 
     Raises
     ------
@@ -86,10 +75,10 @@ def select(table: csvfile.Table, names: Names, stack: str | None, mode: str | No
         The stack is not in the file, or none is chosen though there are several; a cell is no number.
     """
     table.require((*NAMES, *COLUMNS))
-    if mode not in (None, "unknown"):
-        raise InputError(f"{table.name}: mode {mode!r} cannot be chosen: the file does not say it ('unknown')")
+    if given.mode not in (None, "unknown"):
+        raise InputError(f"{table.name}: mode {given.mode!r} cannot be chosen: the file does not say it ('unknown')")
     everything = table.frame.index
-    of_stack, stack = choose(table, everything, "Framework", stack, "stack")
+    of_stack, stack = choose(table, everything, "Framework", given.stack, "stack")
     cards = numbers(table, everything, {"Num of Hardware": COLUMNS["Num of Hardware"]})["Num of Hardware"]
     rows = everything[of_stack & (cards == 1)]
     raw = numbers(table, rows, COLUMNS)
@@ -99,7 +88,7 @@ def select(table: csvfile.Table, names: Names, stack: str | None, mode: str | No
             "model": table.frame.loc[rows, "Model"],
             "gpu": table.frame.loc[rows, "Hardware"],
             "batch": raw["Batch Size"],
-            "context": 1.5 * length - 1,
+            "context": mean_context(length, length),
             "length": length,
             "peak_context": 2 * length,
             "latency_ms": 1e3 * raw["Latency"],
@@ -107,7 +96,7 @@ def select(table: csvfile.Table, names: Names, stack: str | None, mode: str | No
         }
     )
     frame, excluded = _exclude(frame, names)
-    calibration, warnings = _calibrate(folder, stack, sorted(frame["gpu"].unique()), names)
+    calibration, warnings = _calibrate(table.folder, stack, sorted(frame["gpu"].unique()), names)
     frame = _decode_steps(frame, names, calibration)
     provenance = {
         "stack": stack,
@@ -130,62 +119,47 @@ def select(table: csvfile.Table, names: Names, stack: str | None, mode: str | No
 
 def _exclude(frame: pd.DataFrame, names: Names) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows with catalog names that obey the rules, and the others with their reason."""
-    excluded = []
-
-    def leave_out(odd: pd.Series, reason: str, detail: Any = "") -> None:
-        nonlocal frame
-        details = detail[odd] if isinstance(detail, pd.Series) else detail
-        excluded.append(frame[odd].assign(reason=reason, detail=details))
-        frame = frame[~odd]
-
-    gpu = frame["gpu"].str.casefold().map(GPUS)
-    leave_out(gpu.isna(), "GPU not in the catalog", frame["gpu"])
-    frame = frame.assign(gpu=gpu[frame.index])
-    model = frame["model"].map({name: _known(name, names) for name in frame["model"].unique()})
-    leave_out(model.isna(), "model not in the catalog", frame["model"])
-    frame = frame.assign(model=model[frame.index])
-    leave_out(
-        (frame["token_share"] - 1).abs() > THROUGHPUT_TOLERANCE,
+    sieve = Sieve(frame)
+    gpu = sieve.frame["gpu"].str.casefold().map(GPUS)
+    sieve.leave_out(gpu.isna(), "GPU not in the catalog", sieve.frame["gpu"])
+    sieve.frame = sieve.frame.assign(gpu=gpu[sieve.frame.index])
+    model = sieve.frame["model"].map({name: known_model(name, names) for name in sieve.frame["model"].unique()})
+    sieve.leave_out(model.isna(), "model not in the catalog", sieve.frame["model"])
+    sieve.frame = sieve.frame.assign(model=model[sieve.frame.index])
+    sieve.leave_out(
+        (sieve.frame["token_share"] - 1).abs() > THROUGHPUT_TOLERANCE,
         "throughput x latency is not batch x 2L tokens",
-        frame["token_share"].map("{:.3g} of them".format),
+        sieve.frame["token_share"].map("{:.3g} of them".format),
     )
-    limit = frame["model"].map({name: names.shapes(name).max_context for name in frame["model"].unique()})
-    leave_out(
-        frame["peak_context"] > limit.astype(float),
+    limit = sieve.frame["model"].map({m: names.shapes(m).max_context for m in sieve.frame["model"].unique()})
+    sieve.leave_out(
+        sieve.frame["peak_context"] > limit.astype(float),
         "2L is beyond the model's position limit",
         limit.map("{:g} positions".format),
     )
-    leave_out(frame["length"] < 2, "no decode step: L is 1")
-    fits = per_pair(frame, names, capacity.fits, "peak_context").astype(bool)
-    leave_out(~fits, "does not fit the GPU's memory at 2L tokens")
-    return frame.drop(columns="token_share"), pd.concat(excluded).drop(columns="token_share")
-
-
-def _known(name: str, names: Names) -> str | None:
-    try:
-        return names.shapes(name).name
-    except ValueError:
-        return None
+    sieve.leave_out(sieve.frame["length"] < 2, "no decode step: L is 1")
+    fits = per_pair(sieve.frame, names, capacity.fits, "peak_context").astype(bool)
+    sieve.leave_out(~fits, "does not fit the GPU's memory at 2L tokens")
+    return sieve.frame.drop(columns="token_share"), sieve.excluded.drop(columns="token_share")
 
 
 def _decode_steps(frame: pd.DataFrame, names: Names, calibration: Mapping[str, Mfu]) -> pd.DataFrame:
     """Add prefill_ms, step_ms, step_sd_ms, repeat and origin."""
 
-    def prefill(log_shift: float) -> pd.Series:
+    def prefill_at(log_shift: float) -> pd.Series:
         """prefill_ms [row] with every GPU's log MFU shifted by so many of its sd."""
 
         def one_pair(shapes: Any, gpu: Any, batch: Any, prompt: Any) -> Any:
-            value = calibration[gpu.name]
-            return prefill_ms(shapes, gpu, batch, prompt, value.mfu * np.exp(log_shift * value.log_sd))
+            return prefill(shapes, gpu, batch, prompt, calibration[gpu.name], log_shift)
 
         return per_pair(frame, names, one_pair, "length")
 
     steps = frame["length"] - 1
     key = ["model", "gpu", "batch", "context"]
     return frame.assign(
-        prefill_ms=prefill(0.0),
-        step_ms=(frame["latency_ms"] - prefill(0.0)) / steps,
-        step_sd_ms=(prefill(-1.0) - prefill(1.0)) / 2 / steps,
+        prefill_ms=prefill_at(0.0),
+        step_ms=(frame["latency_ms"] - prefill_at(0.0)) / steps,
+        step_sd_ms=half_width(prefill_at(-1.0), prefill_at(1.0)) / steps,
         repeat=frame.groupby(key).cumcount(),
         n_steps=steps,
         statistic="mean",
@@ -206,7 +180,7 @@ def _calibrate(folder: Path | None, stack: str, gpus: list[str], names: Names) -
     for gpu in gpus:
         logs = np.log(seen.get(gpu, []))
         if not len(logs):
-            calibration[gpu] = Mfu(DEFAULT_MFU, DEFAULT_LOG_SD, np.nan, "default")
+            calibration[gpu] = DEFAULT
             where = "no table of times to first token lies beside the file" if file is None else "it has no rows"
             warnings.append(
                 f"prefill MFU of {stack} on {gpu} is the default {DEFAULT_MFU} with log sd {DEFAULT_LOG_SD} "
@@ -230,7 +204,7 @@ def _measured_mfu(file: Path, stack: str, names: Names) -> dict[str, list[float]
     found: dict[str, list[float]] = {}
     single = raw[raw["Num of Hardware"] == 1].join(text[list(NAMES)])
     for cell in single.to_dict("records"):
-        gpu, model = GPUS.get(cell["Hardware"].casefold()), _known(cell["Model"], names)
+        gpu, model = GPUS.get(cell["Hardware"].casefold()), known_model(cell["Model"], names)
         if gpu and model:
             at_peak = prefill_ms(names.shapes(model), names.gpu(gpu), cell["Batch Size"], cell["Input Length"], mfu=1.0)
             found.setdefault(gpu, []).append(float(at_peak) / (1e3 * cell["Latency"]))

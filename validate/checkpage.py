@@ -1,0 +1,297 @@
+"""What `rooffloor check` says: as text for a terminal, and as a page with tables and figures."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validate import checkrates, files
+from validate.blocks import (
+    Cell,
+    Column,
+    Image,
+    Section,
+    Table,
+    Text,
+    Verdict,
+    estimate_cell,
+    items,
+    long_table,
+    text_cell,
+)
+from validate.formatting import Record, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from validate.transfer import Check
+
+WIDTH = 110
+SHORT = {
+    "transfers": "transfers",
+    "recalibrate the floor": "another floor",
+    "shape mismatch": "shape",
+    "floor or weight bandwidth, indistinguishable": "floor or weights",
+    "undecided": "undecided",
+}
+
+
+def label(data: Record) -> str:
+    """Where the cells and the calibration come from."""
+    c = data["calibration"]
+    return f"{data['label']} cells, judged by the calibration {c['source']} ({c['anchor']}, {c['label']})"
+
+
+def basis(data: Record) -> list[str]:
+    """What the verdict rests on, in sentences."""
+    m, margins = data["measurements"], data["margins"]
+    told = [
+        f"{m['rows']} rows of {m['file']}, {m['cells']} cells"
+        + (", repeats averaged: what the roof leaves over is common to them" if m["rows"] > m["cells"] else "")
+        + "."
+    ]
+    if m["repeat_spread_percent"] is not None:
+        told.append(f"Repeats differ by {m['repeat_spread_percent']:.1f} % (relative standard deviation).")
+    if m["excluded"]:
+        reasons = dict.fromkeys(row["reason"] for row in m["excluded"])
+        told.append(f"{len(m['excluded'])} rows excluded: {'; '.join(reasons)}.")
+    told += [f"Assumed: {text}." for text in m["assumptions"]]
+    told.append(
+        f"Margins ({margins['label']}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
+        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict needs "
+        f"a probability of {margins['probability']:g}."
+    )
+    return told
+
+
+def joins(data: Record) -> str:
+    """What the other way of joining floors would say."""
+    own = data["calibration"]["combine"]
+    others = {name: one["verdict"] for name, one in data["joins"].items() if name != own}
+    told = "; ".join(
+        f"were floors {name}, the verdict would be {'the same' if verdict == data['verdict'] else repr(verdict)}"
+        for name, verdict in others.items()
+    )
+    return f"Floors are taken to be {own}; {told}." if told else ""
+
+
+def closing(data: Record) -> list[str]:
+    """Error rate, the other join, what would decide."""
+    deciding = data["deciding"]
+    found = [checkrates.sentence(data["error_rates"], data["verdict"]), joins(data)]
+    return [*filter(None, found), *([deciding["sentence"]] if deciding and deciding["sentence"] else [])]
+
+
+# ---- terminal -----------------------------------------------------------------------------------------------------
+
+
+def text(data: Record) -> str:
+    """The whole answer for a terminal."""
+    rows = [("", "P(transfers)", "P(another floor)", "P(shape)", "slope", "floor - anchor's (ms)", "MAPE (%)")]
+    listed = [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
+    for row in listed:
+        p = [f"{row['probabilities'][v]:.2f}" for v in list(SHORT)[:3]]
+        numbers = [number(row[name]) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")]
+        rows.append((row["gpu"], *p, *numbers))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    table = ["  " + "  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    outside = [f"  outside: {reason}" for reason in data["outside"]]
+    paragraphs = [*data["sentences"], *closing(data), " ".join(basis(data))]
+    return "\n".join(
+        [
+            f"{data['model']}: {data['verdict']}",
+            f"Data: {label(data)}",
+            "",
+            *table,
+            "  (90 % credible intervals)",
+            *outside,
+            "",
+            *("\n".join(textwrap.wrap(paragraph, WIDTH)) for paragraph in paragraphs),
+        ]
+    )
+
+
+# ---- page ---------------------------------------------------------------------------------------------------------
+
+
+def sections(data: Record) -> tuple[Section, ...]:
+    """Sections of the page; figures are `verdict` and `cells`."""
+    first, *others = data["sentences"]
+    found = (
+        Section(
+            "Verdict",
+            (
+                Verdict(data["verdict"], f"P {data['probabilities'][data['verdict']]:.2f}"),
+                Text(first),
+                *items([*others, *closing(data)]),
+                *_image("verdict", f"Posterior probabilities of the verdicts on {data['model']}", VERDICT_CAPTION),
+                _by_gpu(data),
+            ),
+        ),
+        Section(
+            "Measured against predicted",
+            (
+                *_image("cells", "Error of the predicted step against T_gpu, by GPU", CELLS_CAPTION),
+                *_cells(data["cells"]),
+            ),
+        ),
+        Section("What explains the steps", _explanations(data)),
+        Section("Outside the calibration", items(data["outside"])),
+        Section("What it rests on", (*items(basis(data)), _calibration(data), *_excluded(data))),
+    )
+    return tuple(part for part in found if part)
+
+
+VERDICT_CAPTION = (
+    "Posterior probability of each statement, on each GPU from its cells alone and on all together. Dashed: what a "
+    "verdict needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and shares mass with 'shape mismatch'."
+)
+CELLS_CAPTION = (
+    "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. Bars: "
+    "90 % credible intervals of the prediction. Grey: the absolute margin. A floor that differs bends the filled points "
+    "towards zero as steps get longer; an error of the shape leaves the open points tilted."
+)
+
+
+def _image(key: str, alt: str, caption: str) -> tuple[Image, ...]:
+    return (Image(key, alt, caption),)
+
+
+def _by_gpu(data: Record) -> Table:
+    columns = (
+        Column("GPU"),
+        Column("verdict"),
+        *(Column(f"P({short})", numeric=True) for short in list(SHORT.values())[:4]),
+        Column("slope", "step on T_gpu, free floor", True),
+        Column("floor - anchor's", "ms", True),
+        Column("MAPE", "under the anchor's floor, %", True),
+    )
+    rows = []
+    for row in (*data["per_sku"], data["overall"]):
+        p = [text_cell(f"{row['probabilities'][v]:.2f}") for v in list(SHORT)[:4]]
+        numbers = [estimate_cell(row[name]) for name in ("slope", "floor_above_anchor", "level")]
+        rows.append((text_cell(row["gpu"]), Cell((row["verdict"],), verdict=True), *p, *numbers))
+    return Table("By GPU; 90 % credible intervals", columns, tuple(rows))
+
+
+def _cells(rows: Sequence[Record]) -> tuple[Any, ...]:
+    columns = (
+        Column("GPU"),
+        *(Column(name, numeric=True) for name in ("batch", "context", "measured (ms)")),
+        Column("predicted (ms)", "T_gpu + the anchor's floor", True),
+        Column("with its own floor (ms)", "", True),
+        Column("error (%)", "of the prediction", True),
+        Column("outside"),
+    )
+    cells = [
+        (
+            text_cell(r["gpu"]),
+            text_cell(f"{r['batch']:g}"),
+            text_cell(f"{r['context']:g}"),
+            text_cell(f"{r['step_ms']:.3g}"),
+            estimate_cell(r["predicted"]),
+            estimate_cell(r["own_floor"]),
+            text_cell(f"{r['error_percent']:+.0f}"),
+            text_cell("; ".join(r["outside"])),
+        )
+        for r in rows
+    ]
+    return long_table("Every cell; 90 % credible intervals of the mean step", columns, cells, 1)
+
+
+def _explanations(data: Record) -> tuple[Any, ...]:
+    from validate.explanations import MECHANISMS
+
+    rows = data["overall"]["explanations"]
+    columns = (
+        Column("floor"),
+        Column("error of T_gpu"),
+        Column("posterior weight", numeric=True),
+        Column("size", "relative; +- posterior sd", True),
+        Column("P(beyond the margin)", numeric=True),
+    )
+    cells = [
+        (
+            text_cell(r["floor"]),
+            text_cell(MECHANISMS[r["error"]] if r["error"] else "none"),
+            text_cell(f"{r['weight']:.3f}"),
+            text_cell(f"{r['size']:+.2f} +- {r['size_sd']:.2f}" if r["error"] else ""),
+            text_cell(f"{r['beyond']:.2f}" if r["error"] else ""),
+        )
+        for r in rows
+    ]
+    intro = Text(
+        "Every way of explaining what the steps are off by, all GPUs together: the anchor's floor or one of its own, with "
+        "or without an error of one part of T_gpu. What has one column in these cells stands here once."
+    )
+    return intro, *long_table("Explanations", columns, cells, 2)
+
+
+def _calibration(data: Record) -> Table:
+    c = data["calibration"]
+    d = c["domain"]
+    facts = {
+        "calibration": c["source"],
+        "its cells": c["label"],
+        "anchor": c["anchor"],
+        "GPUs": ", ".join(c["gpus"]),
+        "stack, mode": ", ".join(filter(None, (c["stack"], c["mode"]))) or "not stated",
+        "floors": c["combine"],
+        "experts streamed": c["experts"],
+        "batch": "{:g} to {:g}".format(*d["batch"]),
+        "context (tokens)": "{:g} to {:g}".format(*d["context"]),
+        "parameters (billion)": "{:.2f} to {:.2f}".format(*(n / 1e9 for n in d["parameters"])),
+        "parameters of this model (billion)": f"{data['shapes']['parameters'] / 1e9:.2f}",
+    }
+    rows = tuple((text_cell(name), text_cell(value)) for name, value in facts.items())
+    return Table("The calibration", (Column("what"), Column("value")), rows)
+
+
+def _excluded(data: Record) -> tuple[Any, ...]:
+    rows = [
+        (text_cell(r["row"]), text_cell(r["reason"]), text_cell(r["detail"])) for r in data["measurements"]["excluded"]
+    ]
+    return long_table("Rows excluded", (Column("row", numeric=True), Column("reason"), Column("detail")), rows)
+
+
+def figures(check: "Check") -> "Mapping[str, Figure]":
+    """Figures of the page by key."""
+    from validate import plots
+
+    data = check.data
+    drawn = check.plot().figure
+    return {"verdict": drawn, "cells": plots.checked(data["cells"], label(data), data["margins"]).flat[0].figure}
+
+
+def save(check: "Check", folder: Path) -> Path:
+    """Write check.html, check.json, cells.csv and the figures into a folder; the path of the page."""
+    from validate import csvfile, rendering
+
+    data, drawn = check.data, figures(check)
+    with files.folder(folder) as temporary:
+        files.write_json(temporary / "check.json", data)
+        files.write_text(temporary / "cells.csv", csvfile.render(_flat(check)))
+        page = rendering.page(
+            title=f"{data['model']}: {data['verdict']}",
+            subtitle=f"rooffloor check: does the calibration on {data['calibration']['anchor']} hold for {data['model']}?",
+            status=label(data),
+            sentences=[f"Outside what was calibrated: {reason}." for reason in data["outside"]],
+            sections=sections(data),
+            figures=drawn,
+            footer=f"Data: {label(data)}. All numbers with all intervals: check.json.",
+        )
+        files.write_text(temporary / "check.html", page)
+        for key, figure in drawn.items():
+            files.write_bytes(temporary / "figures" / f"{key}.png", rendering.image(figure))
+    return folder / "check.html"
+
+
+def _flat(check: "Check") -> Any:
+    """Cells as a frame of numbers and texts, with the label in every row."""
+    frame = check.cells_frame()
+    for name in ("predicted", "own_floor"):
+        frame[f"{name}_ms"] = [e["value"] for e in frame[name]]
+        for side, end in (("low", 0), ("high", 1)):
+            frame[f"{name}_{side}_90_ms"] = [e["intervals"]["90"][end] for e in frame[name]]
+    frame["outside"] = ["; ".join(reasons) for reasons in frame["outside"]]
+    return frame.drop(columns=["predicted", "own_floor"]).assign(label=label(check.data))

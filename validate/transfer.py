@@ -1,0 +1,507 @@
+"""`rooffloor check`: does the calibration hold for a model family, given its config.json and a few timings?
+
+A saved calibration (`validate.saved`) predicts each cell from shapes alone; `validate.family` fits floor and noise of
+the family beside it, `validate.verdict` judges. This module reads what the user has, joins the three, and says what the
+verdict rests on: cells outside what was calibrated, the other way of joining floors, how often such a check errs, and
+which further cells would decide.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from models.cells import Cells
+from models.gpus import GpuSpec
+from models.posterior import Posterior, rejoined
+from models.shapes import ModelShapes
+from validate import checkrates, csvfile, domain, importers, measurements, saved
+from validate.draws import Estimate
+from validate.errors import InputError
+from validate.family import Family, family
+from validate.names import Names
+from validate.specs import read_gpu, read_shapes
+from validate.study import Margins
+from validate.verdict import (
+    INDISTINGUISHABLE,
+    MISMATCH,
+    RECALIBRATE,
+    TRANSFERS,
+    UNDECIDED,
+    VERDICTS,
+    Verdict,
+    judge_family,
+)
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+    from validate.importers.source import Given
+
+type Array = NDArray[np.float64]
+
+__all__ = ["INDISTINGUISHABLE", "MISMATCH", "RECALIBRATE", "TRANSFERS", "UNDECIDED", "VERDICTS", "Check", "check"]
+
+DEFAULT_STUDY = "transfer-study"
+JOINS = ("added", "overlapped")
+"""Ways of joining floors under which every family is judged."""
+MOST_LISTED = 12
+"""Cells that the text lists; JSON, CSV and HTML have all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """What a family's measurements say of the calibration.
+
+    Attributes
+    ----------
+    result : Verdict
+        By GPU and overall.
+    family : Family
+        Posterior of floors and noise behind it.
+    posterior : Posterior
+        The calibration.
+    cells : list of dict
+        Measured and predicted step of every cell, ms.
+    data : dict
+        Everything, ready for JSON.
+    """
+
+    result: Verdict
+    family: Family
+    posterior: Posterior
+    cells: list[dict[str, Any]]
+    data: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Check({self.result!r}, calibration {self.posterior.source})"
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        return self.result.verdict
+
+    @property
+    def probabilities(self) -> Mapping[str, float]:
+        """Posterior probability of each verdict's statement."""
+        return self.result.probabilities
+
+    @property
+    def per_sku(self) -> list[dict[str, Any]]:
+        """The same by GPU."""
+        return self.result.per_sku
+
+    @property
+    def summary(self) -> str:
+        """The verdict and what it rests on, as text."""
+        from validate.checkpage import text
+
+        return text(self.data)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per GPU and one for all, as `Verdict.to_frame`."""
+        return self.result.to_frame()
+
+    def cells_frame(self) -> pd.DataFrame:
+        """One row per cell: measured step, predicted step with its 90 % interval (ms), error (percent)."""
+        return pd.DataFrame(self.cells)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Probabilities of the verdicts, by GPU and overall."""
+        return self.result.plot(ax)
+
+    @property
+    def datatree(self) -> "xr.DataTree":
+        """Posterior draws: floors (gpu), steps and T_gpu (cell), noise (cell); opens with ArviZ."""
+        import xarray as xr
+
+        draws = self.family.draws
+        own = draws.cells.model == self.family.model
+        cells = draws.cells.where(own)
+        first = [int(np.flatnonzero(own & (draws.cells.gpu == g))[0]) for g in cells.gpus]
+        above = draws.floor_ms - draws.anchor_floor_ms if self.family.around is None else self.family.around.above_ms
+        coords = {
+            "chain": [0],
+            "draw": np.arange(len(draws.weight)),
+            "gpu": list(cells.gpus),
+            "cell": np.arange(len(cells)),
+            "cell_gpu": ("cell", cells.gpu.tolist()),
+            "batch": ("cell", cells.batch),
+            "context": ("cell", cells.context),
+        }
+        posterior = xr.Dataset(
+            {
+                "floor_above_anchor_ms": (("chain", "draw", "gpu"), above[None][:, :, first]),
+                "gpu_ms": (("chain", "draw", "cell"), draws.gpu_ms[None][:, :, own]),
+                "step_ms": (("chain", "draw", "cell"), draws.mean_ms[None][:, :, own]),
+                "predicted_ms": (("chain", "draw", "cell"), (draws.gpu_ms + draws.anchor_floor_ms)[None][:, :, own]),
+                "noise_ms": (("chain", "draw", "cell"), draws.noise_ms[None][:, :, own]),
+            },
+            coords=coords,
+            attrs={"label": draws.label, "calibration": self.posterior.label, "model": self.family.model},
+        )
+        observed = xr.Dataset({"step_ms": ("cell", draws.step_ms[0, own])}, coords={"cell": np.arange(len(cells))})
+        return xr.DataTree.from_dict({"posterior": posterior, "observed_data": observed})
+
+    def save(self, folder: str | Path) -> Path:
+        """Write check.html, check.json, cells.csv and figures; nothing is left half-written."""
+        from validate.checkpage import save
+
+        return save(self, Path(folder))
+
+
+def check(
+    shapes: str | Path | ModelShapes,
+    measured: "str | Path | pd.DataFrame",
+    *,
+    gpu: "str | Path | GpuSpec | None" = None,
+    study: str | Path | Posterior = DEFAULT_STUDY,
+    anchor: str | None = None,
+    margins: Margins | None = None,
+    model: str | None = None,
+    klass: str | None = None,
+    format: str = "schema",
+    stack: str | None = None,
+    mode: str | None = None,
+    seed: int = 1,
+    quiet: bool = True,
+) -> Check:
+    """Judge whether a calibration transfers to a model family.
+
+    Parameters
+    ----------
+    shapes : name, config.json, folder, TOML file or ModelShapes
+        The family.
+    measured : path or DataFrame
+        Rows of batch, context, step_ms; `model` and `gpu` may be left out where `shapes` and `gpu` say them.
+    gpu : name, TOML file or GpuSpec, optional
+        Of rows without a column gpu; else only rows of this GPU count.
+    study : name of an embedded study, a posterior.npz, a report's folder, or a Posterior
+        The calibration.
+    anchor : str, optional
+        Calibrate on this model's rows of the same file instead (a fit of half a minute).
+    margins : Margins, optional
+        Default: those of an embedded study, else defaults.
+    model : str, optional
+        Name of the family in the file, where it is not that of `shapes`.
+    klass : str, optional
+        Class of the family; default by its size.
+    format, stack, mode
+        Of the file, as `measurements.load`.
+
+    Returns
+    -------
+    Check
+
+    Raises
+    ------
+    InputError
+        One line: what of the input cannot be used.
+    GateError
+        The fit of `anchor` failed its gate.
+    """
+    own = read_shapes(shapes)
+    spec = None if gpu is None else read_gpu(gpu)
+    asked = _Asked(own, spec, model, anchor, format, stack, mode)
+    found, own = asked.read(measured)
+    if anchor is not None:
+        calibration = saved.calibrated(found, _name(anchor, found), seed=seed, quiet=quiet)
+    else:
+        calibration = study if isinstance(study, Posterior) else saved.load(study)
+    margins = margins or (saved.margins(study) if anchor is None and isinstance(study, str) else None) or Margins()
+    frame = found.frame[found.frame["model"] == own.name]
+    cells, repeats = _cells(frame)
+    specs = {name: found.gpus[name] for name in cells.gpus}
+    renamed, specs = _as_calibrated(cells, specs, calibration)
+    known = replace(own, name=domain.known_model(own, calibration)[0])
+    rng = np.random.default_rng(seed)
+    judged: dict[str, Verdict] = {}
+    families: dict[str, Family] = {}
+    for combine in dict.fromkeys((calibration.combine, *JOINS)):
+        joined = calibration if combine == calibration.combine else _rejoined(calibration, combine, rng)
+        one = family(known, renamed, specs, joined, rng, klass=klass, label=found.label)
+        families[combine] = one
+        judged[combine] = judge_family(one, margins)
+    result, chosen = judged[calibration.combine], families[calibration.combine]
+    rows = _rows(chosen, repeats, calibration)
+    rates = checkrates.nearest(len(cells.gpus), len(cells) / len(cells.gpus))
+    data = {
+        **result.data,
+        "model": own.name,
+        "shapes": {k: v for k, v in asdict(own).items() if v not in (0, "", False)} | {"parameters": own.parameters},
+        "calibration": _calibration(calibration),
+        "outside": _outside(calibration, own, specs, chosen, rows, found),
+        "joins": {name: {"verdict": v.verdict, "probabilities": v.probabilities} for name, v in judged.items()},
+        "error_rates": rates,
+        "deciding": _deciding(result, own, specs, rows, calibration, seed),
+        "cells": rows,
+        "measurements": _told(found, frame, repeats),
+    }
+    return Check(result, chosen, calibration, rows, data)
+
+
+# ---- what the user has --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked for, and how rows of the file are chosen by it."""
+
+    shapes: ModelShapes
+    gpu: GpuSpec | None
+    model: str | None
+    anchor: str | None
+    format: str
+    stack: str | None
+    mode: str | None
+
+    def read(self, measured: "str | Path | pd.DataFrame") -> tuple[measurements.Measurements, ModelShapes]:
+        """The rows that can be used, and the shapes under the name that the file has for them."""
+        if self.format == "schema":
+            table = csvfile.Table.of_frame(measured) if isinstance(measured, pd.DataFrame) else csvfile.read(measured)
+            table, shapes = self._completed(table)
+            found = measurements.load(table, names=self._names(shapes), stack=self.stack, mode=self.mode)
+        else:
+            shapes = self.shapes if self.model is None else replace(self.shapes, name=self.model)
+            found = measurements.load(
+                measured, self.format, self.stack, self.mode, names=self._names(shapes), given=self._given(shapes)
+            )
+        frame = found.frame
+        keep = frame["model"].isin([shapes.name, *([self.anchor] if self.anchor else [])])
+        if self.anchor:
+            keep |= frame["model"].str.casefold() == self.anchor.casefold()
+        if self.gpu is not None:
+            keep &= frame["gpu"] == self.gpu.name
+        if not (keep & (frame["model"] == shapes.name)).any():
+            there = ", ".join(dict.fromkeys(frame["model"] + " on " + frame["gpu"]))
+            where = "" if self.gpu is None else f" on {self.gpu.name}"
+            raise InputError(f"{found.provenance['file']}: no row of {shapes.name}{where}; the file has {there}")
+        return replace(found, frame=frame[keep]), shapes
+
+    def _given(self, shapes: ModelShapes) -> "Given":
+        """What another tool's file may leave unsaid."""
+        from validate.importers.source import Given
+
+        said = {"model": shapes.name, "gpu": None if self.gpu is None else self.gpu.name}
+        takes = importers.FORMATS[self.format].takes if self.format in importers.FORMATS else ()
+        return Given(**{name: value for name, value in said.items() if name in takes})
+
+    def _names(self, shapes: ModelShapes) -> Names:
+        return Names({shapes.name: shapes}, {} if self.gpu is None else {self.gpu.name: self.gpu})
+
+    def _completed(self, table: csvfile.Table) -> tuple[csvfile.Table, ModelShapes]:
+        """The table with columns model and gpu, without rows of models that are neither the family nor the anchor."""
+        frame = table.frame
+        if "model" not in frame:
+            name = self.model or self.shapes.name
+            frame = frame.assign(model=name)
+        else:
+            name = self._own_name(table)
+        if "gpu" not in frame and self.gpu is not None:
+            frame = frame.assign(gpu=self.gpu.name)
+        if "gpu" not in frame:
+            raise InputError(f"{table.name}, row {table.header_row}: no column gpu; name the GPU with --gpu")
+        wanted = {name.casefold(), *([self.anchor.casefold()] if self.anchor else [])}
+        frame = frame[frame["model"].str.casefold().isin(wanted)]
+        if self.anchor and not (frame["model"].str.casefold() == self.anchor.casefold()).any():
+            raise InputError(f"{table.name}: no row of the anchor {self.anchor!r}")
+        return replace(table, frame=frame), replace(self.shapes, name=name)
+
+    def _own_name(self, table: csvfile.Table) -> str:
+        """What the file calls the family."""
+        table.require(("model",))
+        there = [name for name in dict.fromkeys(table.frame["model"]) if name]
+        anchor = (self.anchor or "").casefold()
+        others = [name for name in there if name.casefold() != anchor]
+        asked = self.model or self.shapes.name
+        same = [name for name in others if _short(name) == _short(asked)]
+        if len(same) == 1:
+            return same[0]
+        if self.model is None and len(others) == 1 and not _another(others[0], self.shapes):
+            return others[0]
+        raise InputError(
+            f"{table.name}, column model: no row of {asked!r}; the file has {', '.join(there)}: name one with --model"
+        )
+
+
+def _short(name: str) -> str:
+    """A model's name without owner: hub ids and config files spell it in several ways."""
+    return name.casefold().replace("--", "/").rsplit("/", 1)[-1].strip()
+
+
+def _another(name: str, shapes: ModelShapes) -> bool:
+    """Whether a name stands in the catalog for other shapes."""
+    from models.shapes import load
+
+    try:
+        listed = load(name)
+    except ValueError:
+        return False
+    return replace(listed, name="", source="", max_context=1) != replace(shapes, name="", source="", max_context=1)
+
+
+def _name(anchor: str, found: measurements.Measurements) -> str:
+    """The anchor as the measurements spell it."""
+    names = [name for name in found.frame["model"].unique() if name.casefold() == anchor.casefold()]
+    if not names:
+        raise InputError(f"{found.provenance['file']}: no usable row of the anchor {anchor!r}")
+    return str(names[0])
+
+
+def _cells(frame: pd.DataFrame) -> tuple[Cells, list[int]]:
+    """One row per (GPU, batch, context): repeats averaged, since what the roof leaves over is common to them."""
+    groups = frame.groupby(["gpu", "batch", "context"], sort=False)
+    mean = groups.agg(step_ms=("step_ms", "mean"), step_sd_ms=("step_sd_ms", "mean"), n=("step_ms", "size"))
+    mean = mean.reset_index()
+    model = [str(frame["model"].iloc[0])] * len(mean)
+    cells = Cells.from_columns(
+        model, mean["gpu"].tolist(), mean["batch"], mean["context"], mean["step_ms"], mean["step_sd_ms"]
+    )
+    return cells, mean["n"].tolist()
+
+
+def _as_calibrated(
+    cells: Cells, specs: Mapping[str, GpuSpec], calibration: Posterior
+) -> tuple[Cells, dict[str, GpuSpec]]:
+    """GPUs under the names that the calibration has for them."""
+    names = {gpu: domain.known_gpu(spec, calibration)[0] for gpu, spec in specs.items()}
+    return (
+        replace(cells, gpus=tuple(names[g] for g in cells.gpus)),
+        {names[gpu]: replace(spec, name=names[gpu]) for gpu, spec in specs.items()},
+    )
+
+
+def _rejoined(calibration: Posterior, combine: str, rng: np.random.Generator) -> Posterior:
+    """The calibration with floors joined in another way, from at most 200 draws: it is only stood beside."""
+    from models.posterior import units
+
+    return rejoined(calibration.rows(units(calibration, min(200, len(calibration.weight)))), combine, rng)
+
+
+# ---- what is said ---------------------------------------------------------------------------------------------------
+
+
+def _rows(found: Family, repeats: Sequence[int], calibration: Posterior) -> list[dict[str, Any]]:
+    """Measured and predicted step of every cell."""
+    draws = found.draws
+    predicted = draws.gpu_ms + draws.anchor_floor_ms
+    rows = []
+    for k, i in enumerate(np.flatnonzero(draws.cells.model == found.model)):
+        step = float(draws.step_ms[0, i])
+        mean = draws.estimate(predicted[:, i], "step as calibrated: T_gpu + the anchor's floor", "ms")
+        own = draws.estimate(draws.mean_ms[:, i], "mean step with the family's own floor", "ms")
+        rows.append(
+            {
+                "gpu": str(draws.cells.gpu[i]),
+                "batch": float(draws.cells.batch[i]),
+                "context": float(draws.cells.context[i]),
+                "step_ms": step,
+                "repeats": int(repeats[k]),
+                "predicted": mean.data,
+                "own_floor": own.data,
+                "gpu_ms": float(draws.weight @ draws.gpu_ms[:, i]),
+                "error_percent": 100.0 * (mean.value / step - 1.0),
+                "outside": domain.cell_reasons(
+                    calibration, found.shapes, float(draws.cells.batch[i]), float(draws.cells.context[i])
+                ),
+            }
+        )
+    return rows
+
+
+def _calibration(p: Posterior) -> dict[str, Any]:
+    return {
+        "source": p.source,
+        "label": p.label,
+        "anchor": p.anchor,
+        "gpus": list(p.gpus),
+        "models": list(p.models),
+        "combine": p.combine,
+        "experts": p.experts,
+        "stack": p.stack or None,
+        "mode": p.mode or None,
+        "domain": asdict(p.domain),
+    }
+
+
+def _outside(
+    calibration: Posterior,
+    shapes: ModelShapes,
+    specs: Mapping[str, GpuSpec],
+    found: Family,
+    rows: Sequence[Mapping[str, Any]],
+    measured: measurements.Measurements,
+) -> list[str]:
+    """What of the family lies outside what the calibration has seen."""
+    reasons = domain.model_reasons(calibration, shapes)
+    for spec in specs.values():
+        reasons += domain.gpu_reasons(calibration, spec)
+    for gpu in found.unmeasured:
+        floor = _floor_there(found, gpu)
+        reasons.append(
+            f"floor: {calibration.anchor} was never measured on {gpu}: its floor there is predicted, {floor}"
+        )
+    said = (str(measured.provenance.get(name) or "") for name in ("stack", "mode"))
+    reasons += domain.serving_reasons(calibration, *said)
+    odd = [row for row in rows if row["outside"]]
+    if odd:
+        kinds = sorted({reason.split(":")[0] for row in odd for reason in row["outside"]})
+        reasons.append(f"cells: {len(odd)} of {len(rows)} lie outside the calibrated {' and '.join(kinds)}")
+    return reasons
+
+
+def _floor_there(found: Family, gpu: str) -> Estimate:
+    draws = found.draws
+    at = int(np.flatnonzero((draws.cells.gpu == gpu) & (draws.cells.model == found.model))[0])
+    return draws.estimate(draws.anchor_floor_ms[:, at], "floor of the anchor", "ms")
+
+
+def _deciding(
+    result: Verdict,
+    shapes: ModelShapes,
+    specs: Mapping[str, GpuSpec],
+    rows: Sequence[Mapping[str, Any]],
+    calibration: Posterior,
+    seed: int,
+) -> dict[str, Any] | None:
+    """Which further cells would decide what is open."""
+    question = result.data["overall"]["undecided"]
+    if result.verdict == INDISTINGUISHABLE:
+        question = "level: a floor or the weights' bandwidth"
+    if question is None:
+        return None
+    from validate import recalibration
+
+    cells = [recalibration.Cell(r["gpu"], r["batch"], r["context"], r["step_ms"]) for r in rows]
+    found = recalibration.deciding(shapes, list(specs.values()), cells, calibration, question, seed=seed)
+    return {
+        "question": question,
+        "cells": [asdict(one) for one in found],
+        "sentence": recalibration.say_deciding(found, question),
+    }
+
+
+def _told(found: measurements.Measurements, frame: pd.DataFrame, repeats: Sequence[int]) -> dict[str, Any]:
+    p = found.provenance
+    return {
+        "file": p.get("file"),
+        "sha256": p.get("sha256"),
+        "format": p.get("format"),
+        "stack": p.get("stack"),
+        "mode": p.get("mode"),
+        "rows": len(frame),
+        "cells": len(repeats),
+        "repeat_spread_percent": None if np.isnan(s := found.repeat_spread()) else 100.0 * s,
+        "excluded": [
+            {"row": int(i), "reason": str(r["reason"]), "detail": str(r.get("detail", ""))}
+            for i, r in found.excluded.iterrows()
+        ],
+        "flagged": len(found.flagged),
+        "warnings": [str(w) for w in p.get("warnings", ())],
+        "assumptions": [str(a) for a in p.get("assumptions", ())],
+    }
