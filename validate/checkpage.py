@@ -19,7 +19,8 @@ from validate.blocks import (
     long_table,
     text_cell,
 )
-from validate.formatting import Record, number
+from validate.formatting import Record, full
+from validate.hypotheses import say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,8 +59,8 @@ def basis(data: Record) -> list[str]:
     told += [f"Assumed: {text}." for text in m["assumptions"]]
     told.append(
         f"Margins ({margins['label']}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
-        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict needs "
-        f"a probability of {margins['probability']:g}."
+        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict "
+        f"needs a probability of {margins['probability']:g}."
     )
     return told
 
@@ -88,10 +89,11 @@ def closing(data: Record) -> list[str]:
 def text(data: Record) -> str:
     """The whole answer for a terminal."""
     rows = [("", "P(transfers)", "P(another floor)", "P(shape)", "slope", "floor - anchor's (ms)", "MAPE (%)")]
-    listed = [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
-    for row in listed:
+    for row in _listed(data):
         p = [f"{row['probabilities'][v]:.2f}" for v in list(SHORT)[:3]]
-        numbers = [number(row[name]) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")]
+        numbers = [
+            full(row[name], unit=False) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")
+        ]
         rows.append((row["gpu"], *p, *numbers))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     table = ["  " + "  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -121,7 +123,7 @@ def sections(data: Record) -> tuple[Section, ...]:
         Section(
             "Verdict",
             (
-                Verdict(data["verdict"], f"P {data['probabilities'][data['verdict']]:.2f}"),
+                Verdict(data["verdict"], _probability(data)),
                 Text(first),
                 *items([*others, *closing(data)]),
                 *_image("verdict", f"Posterior probabilities of the verdicts on {data['model']}", VERDICT_CAPTION),
@@ -142,14 +144,28 @@ def sections(data: Record) -> tuple[Section, ...]:
     return tuple(part for part in found if part)
 
 
+def _probability(data: Record) -> str:
+    """How likely the verdict's statement is; of an undecided one, the likeliest."""
+    p = data["probabilities"]
+    if data["verdict"] != "undecided":
+        return f"P {say(p[data['verdict']])}"
+    best = max(list(SHORT)[:3], key=lambda name: p[name])
+    return f"likeliest: {best}, P {say(p[best])}"
+
+
+def _listed(data: Record) -> list[Record]:
+    """Rows by GPU, and the one of all where there are several."""
+    return [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
+
+
 VERDICT_CAPTION = (
     "Posterior probability of each statement, on each GPU from its cells alone and on all together. Dashed: what a "
     "verdict needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and shares mass with 'shape mismatch'."
 )
 CELLS_CAPTION = (
-    "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. Bars: "
-    "90 % credible intervals of the prediction. Grey: the absolute margin. A floor that differs bends the filled points "
-    "towards zero as steps get longer; an error of the shape leaves the open points tilted."
+    "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. "
+    "Bars: 90 % credible intervals of the prediction. Grey: the absolute margin. A floor that differs bends the filled "
+    "points towards zero as steps get longer; an error of the shape leaves the open points tilted."
 )
 
 
@@ -167,7 +183,7 @@ def _by_gpu(data: Record) -> Table:
         Column("MAPE", "under the anchor's floor, %", True),
     )
     rows = []
-    for row in (*data["per_sku"], data["overall"]):
+    for row in _listed(data):
         p = [text_cell(f"{row['probabilities'][v]:.2f}") for v in list(SHORT)[:4]]
         numbers = [estimate_cell(row[name]) for name in ("slope", "floor_above_anchor", "level")]
         rows.append((text_cell(row["gpu"]), Cell((row["verdict"],), verdict=True), *p, *numbers))
@@ -188,7 +204,7 @@ def _cells(rows: Sequence[Record]) -> tuple[Any, ...]:
             text_cell(r["gpu"]),
             text_cell(f"{r['batch']:g}"),
             text_cell(f"{r['context']:g}"),
-            text_cell(f"{r['step_ms']:.3g}"),
+            text_cell(f"{r['step_ms']:.2f}"),
             estimate_cell(r["predicted"]),
             estimate_cell(r["own_floor"]),
             text_cell(f"{r['error_percent']:+.0f}"),
@@ -221,8 +237,8 @@ def _explanations(data: Record) -> tuple[Any, ...]:
         for r in rows
     ]
     intro = Text(
-        "Every way of explaining what the steps are off by, all GPUs together: the anchor's floor or one of its own, with "
-        "or without an error of one part of T_gpu. What has one column in these cells stands here once."
+        "Every way of explaining what the steps are off by, all GPUs together: the anchor's floor or one of its own, "
+        "with or without an error of one part of T_gpu. What has one column in these cells stands here once."
     )
     return intro, *long_table("Explanations", columns, cells, 2)
 
@@ -260,7 +276,7 @@ def figures(check: "Check") -> "Mapping[str, Figure]":
 
     data = check.data
     drawn = check.plot().figure
-    return {"verdict": drawn, "cells": plots.checked(data["cells"], label(data), data["margins"]).flat[0].figure}
+    return {"verdict": drawn, "cells": plots.checked(data["cells"], label(data), data["margins"])[0].figure}
 
 
 def save(check: "Check", folder: Path) -> Path:
@@ -273,7 +289,7 @@ def save(check: "Check", folder: Path) -> Path:
         files.write_text(temporary / "cells.csv", csvfile.render(_flat(check)))
         page = rendering.page(
             title=f"{data['model']}: {data['verdict']}",
-            subtitle=f"rooffloor check: does the calibration on {data['calibration']['anchor']} hold for {data['model']}?",
+            subtitle=f"rooffloor check: does the calibration of {data['calibration']['anchor']} hold for this model?",
             status=label(data),
             sentences=[f"Outside what was calibrated: {reason}." for reason in data["outside"]],
             sections=sections(data),

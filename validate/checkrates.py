@@ -177,7 +177,8 @@ def sentence(rates: Mapping[str, Any] | None, verdict: str) -> str:
     true = [t for t in rates["truths"] if verdict in t["right"]]
     if verdict in NEUTRAL:
         worst = max(rates["truths"], key=lambda t: t["wrong"])
-        return f"Error rate: {where}, a confident verdict was wrong in at most {_percent(worst['wrong'])} ({worst['truth']})."
+        rate = _percent(worst["wrong"])
+        return f"Error rate: {where}, a confident verdict was wrong in at most {rate} ({worst['truth']})."
     worst = max(false, key=lambda t: t["said"][verdict])
     best = " and ".join(f"{_percent(t['said'][verdict])} where it is right ({t['truth']})" for t in true)
     return (

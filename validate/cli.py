@@ -18,6 +18,7 @@ DONE, REFUTED, BAD_INPUT, GATE_FAILED, UNDECIDED, INTERRUPTED, PIPE_CLOSED = 0, 
 
 DEFAULT_STUDY = "transfer-study"
 DATA_OPTIONS = ("format", "stack", "mode", "anchor", "configs")  # what describes the file given by --data
+STUDY_FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark")  # those that say everything themselves
 EXIT_CODES = (
     "exit codes: 0 done or supported, 1 refuted (never from report), 2 bad input, 3 a fit failed its "
     "convergence gate, 4 undecided, not identified or untestable, 130 interrupted"
@@ -153,6 +154,118 @@ def _reconstruct(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _check(options: argparse.Namespace) -> int:
+    from validate import files
+
+    if options.out is not None:
+        files.check_writable(options.out)
+    from validate import transfer
+
+    result = transfer.check(
+        options.config,
+        options.measurements,
+        gpu=options.gpu,
+        study=options.study or DEFAULT_STUDY,
+        anchor=options.anchor,
+        model=options.model,
+        klass=options.klass,
+        format=options.format,
+        stack=options.stack,
+        mode=options.mode,
+        seed=1 if options.seed is None else options.seed,
+        quiet=_quiet(options),
+    )
+    page = None if options.out is None else result.save(options.out)
+    _print(result.data if options.json else result.summary)
+    if page is not None and not options.json:
+        print(f"Page: {page}")
+    return {transfer.TRANSFERS: DONE, transfer.UNDECIDED: UNDECIDED}.get(result.verdict, REFUTED)
+
+
+def _import(options: argparse.Namespace) -> int:
+    from validate.files import write_text
+    from validate.importers import convert
+    from validate.importers.source import Given
+    from validate.names import Names
+    from validate.study import configured
+
+    models = {} if options.configs is None else configured(options.configs)
+    given = Given(**{name: getattr(options, name) for name in Given.__dataclass_fields__})
+    result = convert.run(options.file, options.format, given, Names(models))
+    if options.out is not None:
+        write_text(options.out, result.csv)
+    if options.json:
+        _print(result.data)
+    elif options.out is not None:
+        _print(result.summary)
+    else:
+        sys.stdout.write(result.csv)
+        print(result.summary, file=sys.stderr)
+    return DONE
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from validate import predict
+    from validate.files import write_bytes, write_text
+
+    if options.out is not None and options.out.suffix != ".csv":
+        raise InputError(f"--out {options.out}: expected the name of a .csv file")
+    if options.figure is not None and options.figure.suffix not in (".png", ".svg"):
+        raise InputError(f"--figure {options.figure}: expected the name of a .png or .svg file")
+    result = predict.predict(
+        options.config,
+        options.gpu,
+        predict.parse_axis(options.batch, "batch", 1),
+        predict.parse_axis(options.context, "context", 0),
+        posterior=options.study or DEFAULT_STUDY,
+        klass=options.klass,
+        seed=1 if options.seed is None else options.seed,
+        stack=options.stack or "",
+        mode=options.mode or "",
+    )
+    step = predict.MEAN if options.mean else predict.MEASURED
+    if options.out is not None:
+        write_text(options.out, result.csv())
+    if options.figure is not None:
+        from validate.rendering import image
+
+        write_bytes(options.figure, image(result.figure(step), options.figure.suffix[1:]))
+    _print(result.data if options.json else result.text(step))
+    return DONE
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from validate import predict, recalibration, saved, specs
+    from validate.files import write_text
+
+    if options.out is not None and options.out.suffix != ".csv":
+        raise InputError(f"--out {options.out}: expected the name of a .csv file")
+    shapes, gpus = specs.read_shapes(options.config), [specs.read_gpu(gpu) for gpu in options.gpu]
+    axes = {
+        name: predict.parse_axis(getattr(options, name), name, 1).astype(int).tolist()
+        for name in ("batches", "contexts")
+        if getattr(options, name) is not None
+    }
+    measured = options.measurements
+    result = recalibration.plan(
+        shapes,
+        gpus,
+        options.budget,
+        calibration=saved.load(options.study or DEFAULT_STUDY),
+        goal=options.goal,
+        width=options.width,
+        measured=() if measured is None else recalibration.read_measured(measured, shapes, gpus),
+        noise=options.noise,
+        repeats=options.repeats,
+        seed=1 if options.seed is None else options.seed,
+        **axes,
+    )
+    if options.out is not None:
+        write_text(options.out, result.to_csv())
+    _print(result.data if options.json else result.summary)
+    return DONE
+
+
 def _study(options: argparse.Namespace) -> "Study":
     from validate.study import Study
 
@@ -253,14 +366,145 @@ def _parser() -> argparse.ArgumentParser:
         "--accept", type=_positive, metavar="N", help="also reconstruct N simulated studies and report coverage"
     )
     reconstruct.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
+
+    _add_check(command("check", _check, "does the calibration hold for a model family? The exit code is the verdict"))
+    _add_import(command("import", _import, "turn another tool's results into measurements that the others read"))
+
+    _add_predict(command("predict", _predict, "predict step time and throughput of a model on a GPU, with intervals"))
+    _add_plan(command("plan", _plan, "say which cells of a new model to measure next"))
     return parser
+
+
+def _add_check(command: argparse.ArgumentParser) -> None:
+    from validate.importers import FORMATS
+
+    command.add_argument(
+        "--config", required=True, metavar="MODEL", help="name in the catalog, a config.json, its folder or a TOML file"
+    )
+    command.add_argument(
+        "--measurements",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="measured cells: batch, context, step_ms; model and gpu where --config and --gpu do not say them",
+    )
+    command.add_argument("--gpu", metavar="GPU", help="name or TOML file: the GPU of FILE, or which of its rows to use")
+    command.add_argument("--model", metavar="NAME", help="what FILE calls the model (default: as --config)")
+    command.add_argument(
+        "--class", dest="klass", metavar="NAME", help="class whose floors the model shares (default: by its size)"
+    )
+    calibration = command.add_mutually_exclusive_group()
+    calibration.add_argument(
+        "--study",
+        metavar="STUDY",
+        help=f"calibration: a study, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
+    )
+    calibration.add_argument("--anchor", metavar="MODEL", help="calibrate on this model's rows of FILE instead")
+    command.add_argument("--format", choices=["schema", *FORMATS], default="schema", help="of FILE (default: schema)")
+    command.add_argument("--stack", help="use the rows of this serving stack")
+    command.add_argument("--mode", help="use the rows of this mode: eager, graph")
+    command.add_argument("--out", type=Path, metavar="DIR", help="write check.html, check.json and cells.csv there")
+
+
+def _add_plan(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config", required=True, metavar="MODEL", help="name in the catalog, a config.json, its folder or a TOML file"
+    )
+    command.add_argument(
+        "--gpu", action="append", required=True, metavar="GPU", help="name, or a TOML file; may be repeated"
+    )
+    command.add_argument("--budget", type=_positive, metavar="N", help="cells to measure (default: what --width needs)")
+    command.add_argument(
+        "--goal",
+        default="floor",
+        metavar="floor|shape|overlap",
+        help="narrow the floor (default), tell it from an error of T_gpu's shape, or tell added from overlapped floors",
+    )
+    command.add_argument(
+        "--width",
+        type=float,
+        metavar="X",
+        help="also say how many cells a 90 %% interval of +-X needs: ms (floor) or a relative error (shape)",
+    )
+    command.add_argument("--batches", metavar="N[,N...]", help="of the cells to choose from (default: 1,2,4,8,16)")
+    command.add_argument("--contexts", metavar="N[,N...]", help="likewise (default: 512,1024,2048,4096,8192)")
+    command.add_argument("--measurements", type=Path, metavar="FILE", help="cells of the model that are in hand")
+    command.add_argument(
+        "--study",
+        metavar="STUDY",
+        help=f"whose saved draws: a name, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
+    )
+    command.add_argument("--noise", type=float, metavar="X", help="relative sd of a step (default: the calibration's)")
+    command.add_argument("--repeats", action="store_true", help="a cell may be measured more than once")
+    command.add_argument("--out", type=Path, metavar="FILE.csv", help="write the cells there")
+
+
+def _add_predict(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config",
+        action="append",
+        required=True,
+        metavar="MODEL",
+        help="name in the catalog, a config.json, a folder of them, or a TOML file; may be repeated",
+    )
+    command.add_argument(
+        "--gpu", action="append", required=True, metavar="GPU", help="name, or a TOML file; may be repeated"
+    )
+    axes = "numbers, lists (1,4,16) and ranges, START:STOP:STEP (512:8192:512) or START:STOP:FACTORx (1:64:2x)"
+    command.add_argument(
+        "--batch", default="1,4,16", metavar="N[,N...]", help=f"sequences in the step: {axes}; default: 1,4,16"
+    )
+    command.add_argument(
+        "--context",
+        default="512,2048,8192",
+        metavar="N[,N...]",
+        help="tokens in the cache of each, written alike; default: 512,2048,8192",
+    )
+    command.add_argument(
+        "--study",
+        metavar="STUDY",
+        help=f"whose saved draws: a name, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
+    )
+    command.add_argument(
+        "--class", dest="klass", metavar="NAME", help="class whose floors the model shares (default: by its size)"
+    )
+    command.add_argument("--stack", help="what will serve the model, to be told where the calibration is another's")
+    command.add_argument("--mode", choices=["eager", "graph"], help="how it will launch kernels, likewise")
+    command.add_argument(
+        "--mean", action="store_true", help="show the mean step instead of the step that a measurement would show"
+    )
+    command.add_argument("--out", type=Path, metavar="FILE.csv", help="write every number there")
+    command.add_argument("--figure", type=Path, metavar="FILE", help="draw curves with bands there: .png or .svg")
+
+
+def _add_import(command: argparse.ArgumentParser) -> None:
+    from validate.importers import FORMATS
+
+    said = command.add_argument_group("what the file does not say")
+    command.add_argument(
+        "format", choices=list(FORMATS), metavar="FORMAT", help="; ".join(f"{k}: {v.what}" for k, v in FORMATS.items())
+    )
+    command.add_argument("file", type=Path, metavar="FILE", help="the tool's result file")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write the CSV there (default: print it)")
+    command.add_argument("--configs", type=Path, metavar="DIR", help="folder of config.json files of models in FILE")
+    said.add_argument("--model", metavar="NAME", help="the model, by a name of the catalog or of --configs")
+    said.add_argument("--gpu", metavar="NAME", help="the GPU, by a name of the catalog")
+    said.add_argument("--batch", type=_positive, metavar="N", help="sequences in the batch")
+    said.add_argument("--input-len", type=_positive, metavar="N", help="tokens of each prompt")
+    said.add_argument("--output-len", type=_positive, metavar="N", help="tokens generated for each")
+    said.add_argument("--stack", help="the serving stack; of a file that mixes several, the one to use")
+    said.add_argument("--stack-version", metavar="VERSION", help="its version")
+    said.add_argument("--mode", choices=["eager", "graph", "unknown"], help="how kernels were launched")
+    said.add_argument("--dtype", help="type of the weights")
+    said.add_argument("--shorter", type=Path, metavar="FILE", help="vllm-latency: the same cell, fewer output tokens")
+    said.add_argument("--shorter-output-len", type=_positive, metavar="N", help="tokens generated for each there")
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", nargs="?", metavar="STUDY", help=f"name or study.toml (default: {DEFAULT_STUDY})")
     data = command.add_argument_group("measurements instead of a study")
     data.add_argument("--data", type=Path, metavar="FILE", help="measured cells; margins are then defaults")
-    data.add_argument("--format", choices=["schema", "argonne"], help="of FILE (default: schema)")
+    data.add_argument("--format", choices=STUDY_FORMATS, help="of FILE (default: schema)")
     data.add_argument("--stack", help="use the rows of this serving stack")
     data.add_argument("--mode", help="use the rows of this mode: eager, graph")
     data.add_argument("--anchor", metavar="MODEL", help="the model on which constants are calibrated")

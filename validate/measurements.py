@@ -174,7 +174,7 @@ def load(
 
     kind = importers.FORMATS[format]
     takes = kind.takes
-    if isinstance(path, pd.DataFrame) and not kind.tabular:
+    if isinstance(path, csvfile.Table) or (isinstance(path, pd.DataFrame) and not kind.tabular):
         raise InputError(f"format {format!r} reads a file, not a data frame: {kind.what}")
     given = replace(given or Given(), stack=stack, mode=mode)
     if odd := [name for name, value in vars(given).items() if value is not None and name not in takes]:

@@ -88,7 +88,8 @@ def _measured(
     )
     _, own = _steps(truth.model, truth.grid, truth, floor, slower, truth.on or truth.gpus)
     anchor, own = (
-        replace(c, step_ms=np.asarray(c.step_ms) * (1.0 + truth.noise * rng.standard_normal(len(c)))) for c in (anchor, own)
+        replace(c, step_ms=np.asarray(c.step_ms) * (1.0 + truth.noise * rng.standard_normal(len(c))))
+        for c in (anchor, own)
     )
     specs = {gpu: gpu_catalog.load(gpu) for gpu in truth.gpus}
     return model_catalog.load(truth.model), own, specs, anchored(anchor, said, truth.combine, specs, draws, rng)

@@ -38,6 +38,7 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "grid.color": "0.9",
     "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # a model may be called anything
 }
 _COLOURS = tuple(seaborn.color_palette("colorblind").as_hex())
 _MARKERS = "osD^vP*X<>h"
@@ -666,7 +667,7 @@ def _panels(given: Given, count: int, *, columns: int = 1, height: float) -> tup
 
 def _heading(panels: Sequence[Axes], own: bool, title: str, label: str) -> None:
     """Title of the figure, with the label of the data."""
-    text = f"{title}\nData: {label}"
+    text = f"{title}\n{textwrap.fill(f'Data: {label}', 105)}"
     figure = panels[0].figure
     if own and isinstance(figure, Figure):
         figure.suptitle(text, x=0.01, ha="left", weight="bold", size=11.5)
@@ -988,28 +989,20 @@ def plan(found: Any, *, ax: Axes | None = None) -> Axes:
         ax.plot(count[1:], whole, color=_COLOURS[0], marker="o", mfc="white", ls=":", label=text)
     if found.width is not None:
         ax.axhline(scale * found.width, color=_BLACK, lw=1, ls=":", label="asked")
+    turned = 90.0 if len(found.cells) > 8 else 0.0
     for n, cell in enumerate(found.cells, 1):
         where = f"{cell.gpu}\n" if len(found.gpus) > 1 else ""
         text = f"{where}({cell.batch:g}, {cell.context:g})"
-        side = "bottom" if found.goal != "overlap" else "top"
-        ax.text(
-            n,
-            0.01 if side == "bottom" else 0.99,
-            text,
-            transform=ax.get_xaxis_transform(),
-            size=8,
-            va=side,
-            ha="center",
-        )
+        ax.text(n, 0.01, text, transform=ax.get_xaxis_transform(), size=8, va="bottom", ha="center", rotation=turned)
+    low, high, first = 0.0, 1.05 * float(max(planned.max(), random.max())), -0.3
     if found.goal == "overlap":
-        ax.set_ylim(0.45, 1.08)
-    elif len(found.cells) and planned[0] > 4.0 * planned[1:].max():
-        ax.set_ylim(0.0, 1.3 * max(random[1:].max(), planned[1:].max(), scale * (found.width or 0.0)))
-    else:
-        ax.set_ylim(0.0, None)
-    ax.set_xlim(-0.3 if ax.get_ylim()[1] >= planned[0] else 0.6, len(found.cells) + 0.4)
+        low, high = 0.38, 1.0
+    elif len(count) > 1 and planned[0] > 6.0 * random[1:].max():  # the width before would hide all others
+        high, first = 1.3 * float(max(random[1:].max(), planned[1:].max(), scale * (found.width or 0.0))), 0.5
+    ax.set(xlim=(first, len(found.cells) + 0.4), ylim=(low, high))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set(xlabel="further cells (batch, context)", ylabel=label)
+    before = f"; before: {planned[0]:.2g}" if first > 0 else ""
+    ax.set(xlabel=f"further cells (batch, context){before}", ylabel=label)
     ax.legend(loc="best")
     _heading([ax], own, f"{found.model} on {', '.join(found.gpus)}: what further cells tell", "expected, not measured")
     return ax
@@ -1204,6 +1197,33 @@ def _bands_caption(step: str) -> str:
 
 
 @rc_context(_STYLE)
+def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
+    """Posterior probability of each verdict's statement on a family, by GPU and on all together.
+
+    Parameters
+    ----------
+    data : mapping
+        `validate.verdict.Verdict.data`.
+    """
+    rows = [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
+    shown = list(data["probabilities"])[:-1]
+    colours = (_COLOURS[2], _COLOURS[1], _COLOURS[0], _COLOURS[4])
+    if ax is None:
+        ax = Figure(figsize=(10, 1.4 + 0.75 * len(rows)), layout="constrained").subplots()
+        ax.set_title(f"{data['model']}: {data['verdict']}\nData: {data['label']}", loc="left")
+    height = 0.8 / len(shown)
+    for k, (verdict, colour) in enumerate(zip(shown, colours, strict=True)):
+        at = [i + (k - 0.5 * (len(shown) - 1)) * height for i in range(len(rows))]
+        ax.barh(at, [row["probabilities"][verdict] for row in rows], 0.9 * height, color=colour, label=verdict)
+    ax.axvline(data["margins"]["probability"], color=_GREY, linewidth=1, linestyle="--")
+    ax.set_yticks(range(len(rows)), [f"{row['gpu']}\n{textwrap.fill(row['verdict'], 28)}" for row in rows])
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1), xlabel="posterior probability (dashed: what a verdict needs)")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return ax
+
+
+@rc_context(_STYLE)
 def checked(rows: Rows, label: str, margins: Mapping[str, Any], *, axes: Given = None) -> NDArray[Any]:
     """Predicted over measured step of a family, one panel per GPU, against T_gpu.
 
@@ -1243,8 +1263,10 @@ def checked(rows: Rows, label: str, margins: Mapping[str, Any], *, axes: Given =
                 ms=5,
                 lw=1.2,
             )
-        ax.set(title=gpu, xscale="log", xlabel="T_gpu (ms)", ylabel="predicted / measured step - 1 (%)")
-        _plain_log(ax)
+        ax.set(title=gpu, xlabel="T_gpu (ms)", ylabel="predicted / measured step - 1 (%)")
+        if np.max(x) > 4.0 * np.min(x):
+            ax.set_xscale("log")
+            _plain_log(ax)
     handles = [
         Line2D([], [], color=_COLOURS[0], marker="o", label="T_gpu + the anchor's floor"),
         Line2D([], [], color=_COLOURS[1], marker="s", mfc="none", label="T_gpu + the family's own floor"),

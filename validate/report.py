@@ -15,7 +15,7 @@ from models.gpus import GpuSpec
 from models.kernels import Experts
 from models.roofline import bytes_floor_ms
 from models.shapes import ModelShapes
-from validate import __version__, files, power, sections, whichfloor
+from validate import __version__, files, power, saved, sections, whichfloor
 from validate.absorption import absorption, hidden_errors, mean_efficiency
 from validate.breakdown import breakdown
 from validate.draws import IMPUTED, Draws
@@ -98,6 +98,7 @@ def run(
             for kind in ("png", "svg"):
                 files.write_bytes(folder / "figures" / f"{key}.{kind}", rendering.image(figure, kind))
         evidence.datatree.to_netcdf(folder / "posterior.nc")
+        files.write_bytes(folder / saved.FILE, saved.posterior(evidence).save())
         files.write_json(folder / "run.json", _run_facts(study, started))
         written = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     paths = {str(p): target / p for p in written}

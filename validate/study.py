@@ -21,7 +21,7 @@ from validate.names import Names
 if TYPE_CHECKING:
     from validate.measurements import Measurements
 
-FORMATS = ("schema", "argonne", "published")
+FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark", "published")
 PRESETS = ("study", "latency", "query heads", "per gpu")
 TREATMENTS = ("study", "cut", "joint")
 EXPERTS = ("active", "distinct", "balanced")
@@ -206,7 +206,7 @@ class Study:
         parts = filter(None, (file.stem, stack, mode))
         name = re.sub(r"[^\w.+-]+", "-", "-".join(parts)).strip("-.+") or "data"
         try:
-            models = {} if configs is None else _configured(Path(configs))
+            models = {} if configs is None else configured(Path(configs))
             return cls(name, Data(file, format, stack, mode), anchor=anchor or DEFAULT_ANCHOR, models=models)
         except ValueError as error:
             raise InputError(str(error)) from error
@@ -358,7 +358,7 @@ def config_files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _configured(folder: Path) -> dict[str, ModelShapes]:
+def configured(folder: Path) -> dict[str, ModelShapes]:
     """Models of `config_files`; a config that cannot be read is an error only once its model is needed."""
     models = {}
     for name, file in config_files(folder).items():

@@ -281,15 +281,18 @@ class _Asked:
             there = ", ".join(dict.fromkeys(frame["model"] + " on " + frame["gpu"]))
             where = "" if self.gpu is None else f" on {self.gpu.name}"
             raise InputError(f"{found.provenance['file']}: no row of {shapes.name}{where}; the file has {there}")
-        return replace(found, frame=frame[keep]), shapes
+        excluded = found.excluded
+        if "model" in excluded:
+            excluded = excluded[excluded["model"].astype(str).map(_short) == _short(shapes.name)]
+        return replace(found, frame=frame[keep], excluded=excluded), shapes
 
     def _given(self, shapes: ModelShapes) -> "Given":
         """What another tool's file may leave unsaid."""
         from validate.importers.source import Given
 
-        said = {"model": shapes.name, "gpu": None if self.gpu is None else self.gpu.name}
         takes = importers.FORMATS[self.format].takes if self.format in importers.FORMATS else ()
-        return Given(**{name: value for name, value in said.items() if name in takes})
+        gpu = None if self.gpu is None or "gpu" not in takes else self.gpu.name
+        return Given(model=shapes.name if "model" in takes else None, gpu=gpu)
 
     def _names(self, shapes: ModelShapes) -> Names:
         return Names({shapes.name: shapes}, {} if self.gpu is None else {self.gpu.name: self.gpu})
@@ -446,7 +449,7 @@ def _outside(
         reasons.append(
             f"floor: {calibration.anchor} was never measured on {gpu}: its floor there is predicted, {floor}"
         )
-    said = (str(measured.provenance.get(name) or "") for name in ("stack", "mode"))
+    said = [str(measured.provenance.get(name) or "").replace("unknown", "") for name in ("stack", "mode")]
     reasons += domain.serving_reasons(calibration, *said)
     odd = [row for row in rows if row["outside"]]
     if odd:
@@ -498,8 +501,8 @@ def _told(found: measurements.Measurements, frame: pd.DataFrame, repeats: Sequen
         "cells": len(repeats),
         "repeat_spread_percent": None if np.isnan(s := found.repeat_spread()) else 100.0 * s,
         "excluded": [
-            {"row": int(i), "reason": str(r["reason"]), "detail": str(r.get("detail", ""))}
-            for i, r in found.excluded.iterrows()
+            {"row": row, "reason": str(r["reason"]), "detail": str(r.get("detail", ""))}
+            for row, r in zip(found.excluded.index.tolist(), found.excluded.to_dict("records"), strict=True)
         ],
         "flagged": len(found.flagged),
         "warnings": [str(w) for w in p.get("warnings", ())],

@@ -102,24 +102,9 @@ class Verdict:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """The probabilities of the verdicts, by GPU and overall."""
-        from matplotlib.figure import Figure
+        from validate import plots
 
-        axes = Figure(figsize=(10, 3.5), layout="constrained").subplots() if ax is None else ax
-        rows = [*self.per_sku, self.data["overall"]]
-        shown = VERDICTS[:-1]
-        height = 0.8 / len(shown)
-        for k, verdict in enumerate(shown):
-            at = [i + (k - 0.5 * (len(shown) - 1)) * height for i in range(len(rows))]
-            axes.barh(at, [row["probabilities"][verdict] for row in rows], 0.9 * height, label=verdict)
-        axes.axvline(self.data["margins"]["probability"], color="0.4", linewidth=1, linestyle="--")
-        axes.set_yticks(range(len(rows)), [f"{row['gpu']}\n{row['verdict']}" for row in rows])
-        axes.invert_yaxis()
-        axes.set(xlim=(0, 1), xlabel="posterior probability", title=f"{self.model}: {self.verdict}")
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        return axes
-
-
-# ---- the verdict ------------------------------------------------------------------------------------------------
+        return plots.verdicts(self.data, ax=ax)
 
 
 def judge(
