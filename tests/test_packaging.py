@@ -106,7 +106,7 @@ def test_the_main_job_runs_installed_and_writes_only_here(bin_folder, foreign_fo
     printed = run_well(bin_folder / "rooffloor", "report", cwd=foreign_folder)
     folder = foreign_folder / "reports" / "transfer-study"
     written = {file.name for file in folder.iterdir()}
-    assert {"report.html", "report.md", "report.json", "run.json", "posterior.nc"} <= written
+    assert {"report.html", "report.md", "report.json", "run.json", "posterior.nc", "posterior.npz"} <= written
     assert "reports/transfer-study" in printed
     assert package_files() == before
     assert {file.name for file in foreign_folder.iterdir()} == {"models", "validate", "reports"}

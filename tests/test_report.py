@@ -29,7 +29,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[report.ReportResult
 
 def test_every_file_is_there(twice: tuple[report.ReportResult, Path, Path]) -> None:
     result, one, _ = twice
-    wanted = {"report.html", "report.md", "report.json", "run.json", "posterior.nc"}
+    wanted = {"report.html", "report.md", "report.json", "run.json", "posterior.nc", "posterior.npz"}
     assert wanted <= {p.name for p in one.iterdir()}
     figures = {p.stem for p in (one / "figures").glob("*.png")}
     drawn = {"absorption", "hidden_errors", "table", "floors", "measured_predicted", "breakdown", "context", "verdicts"}

@@ -177,7 +177,7 @@ def brute(gap: ex.Gap, own: bool, error: str | None, rope: float) -> tuple[float
     for t_floor in nodes if own else [0.0]:
         for t_size in nodes if error else [0.0]:
             of_size = ex.SLOPE_SD**2 + (ex.BETWEEN_SIZE * rope * t_size) ** 2 * np.eye(K)
-            signal = gap.known.copy()
+            signal = gap.root_ms @ gap.root_ms.T + np.diag(gap.known_sd_ms**2)
             if own:
                 of_floor = ex.OFFSET_SD_MS**2 + (ex.FLOOR_BETWEEN_MS * t_floor) ** 2 * np.eye(K)
                 signal += gap.members @ of_floor @ gap.members.T

@@ -115,8 +115,10 @@ class Gap:
         y - E(step under the anchor's floor), ms; of a linearised step where floors overlap.
     floor : array [cell]
         Change of the step per ms of floor: 1 where floors are added.
-    known : array [cell, cell]
-        Posterior covariance of the step under the anchor's floor, ms², and known variances of the cells.
+    root_ms : array [cell, direction]
+        Root of the posterior covariance of the step under the anchor's floor: R R', ms².
+    known_sd_ms : array [cell]
+        Known measurement uncertainty.
     scale_ms : array [cell]
         sd of a step at a relative noise of 1, ms; a GPU that leaves more over than the others has a larger one.
     noise : (median, sd of the logarithm)
@@ -130,7 +132,8 @@ class Gap:
 
     gap_ms: Array
     floor: Array
-    known: Array
+    root_ms: Array
+    known_sd_ms: Array
     scale_ms: Array
     noise: tuple[float, float]
     sku: NDArray[np.int64]
@@ -144,7 +147,8 @@ class Gap:
         return Gap(
             self.gap_ms[keep],
             self.floor[keep],
-            self.known[np.ix_(keep, keep)],
+            self.root_ms[keep],
+            self.known_sd_ms[keep],
             self.scale_ms[keep],
             self.noise,
             codes,
@@ -156,6 +160,11 @@ class Gap:
     def members(self) -> Array:
         """Which cell is on which GPU, [cell, gpu]."""
         return (self.sku[:, None] == np.arange(self.sku.max() + 1)).astype(float)
+
+    @cached_property
+    def told(self) -> "_Told":
+        """What the cells say of all columns."""
+        return _Told.of(self)
 
 
 def gap(
@@ -186,9 +195,8 @@ def gap(
     T = weight @ draws.gpu_ms[:, order]
     predicted = draws.gpu_ms[:, order] + draws.anchor_floor_ms[:, order]
     off = predicted - weight @ predicted
-    known = (weight * off.T) @ off
-    if known_sd_ms is not None:
-        known = known + np.diag(known_sd_ms[order] ** 2)
+    root = _compressed(np.sqrt(weight) * off.T)
+    known_sd = np.zeros(len(order)) if known_sd_ms is None else known_sd_ms[order]
     own_anchor = draws.cells.model == draws.anchor
     same_gpu = own_anchor & np.isin(draws.cells.gpu, draws.cells.gpu[order])
     anchor = np.flatnonzero(same_gpu if same_gpu.any() else own_anchor)
@@ -206,7 +214,16 @@ def gap(
         left_over = y - join.step_ms[order] + floor * join.above_ms[order]
         columns = {name: column * join.by_gpu_ms[order] for name, column in columns.items()}
     columns, names = _distinct(columns, 1.0 / scale)
-    return Gap(left_over, floor, known, scale, noise, sku, columns, names)
+    return Gap(left_over, floor, root, known_sd, scale, noise, sku, columns, names)
+
+
+def _compressed(root: Array) -> Array:
+    """A root of the same covariance with as few columns as it takes."""
+    if root.shape[0] > root.shape[1]:
+        return root
+    size, axes = np.linalg.eigh(root @ root.T)
+    keep = size > 1e-12 * max(float(size.max()), 1e-300)
+    return np.asarray(axes[:, keep] * np.sqrt(size[keep]))
 
 
 def _line(T: Array, y: Array) -> tuple[Array, float, int]:
@@ -311,7 +328,7 @@ def explanations(gap: Gap, rope: float, *, own: Gap | None = None, spread: float
     either does what both would. A floor of its own differs from the anchor's by N(0, `OFFSET_SD_MS`), and between GPUs
     with a half-Cauchy(`FLOOR_BETWEEN_MS`) sd; the size of an error is N(0, `SLOPE_SD`), and half-Cauchy(rope / 2).
     """
-    told = (_Told.of(gap), _Told.of(own or gap))
+    told = (gap.told, (own or gap).told)
     found = []
     for free, error in product((False, True), (None, *gap.columns)):
         if free and ((error == WEIGHTS and told[1].gpus == 1) or error not in (None, *told[1].errors)):
@@ -344,12 +361,17 @@ class _Told:
         table = np.concatenate([gap.gap_ms[:, None], *sizes], -1)
         z = np.linspace(-4.0, 6.0, 61)  # of the logarithm's sd: misfits need a noise far above the anchor's
         sigma = median * np.exp(sd * z)
-        size, axes = np.linalg.eigh(gap.known / np.outer(gap.scale_ms, gap.scale_ms))
-        white = axes.T @ (table / gap.scale_ms[:, None])
-        variance = sigma[:, None] ** 2 + size.clip(0.0)
-        gram = np.einsum("ci,sc,cj->sij", white, 1.0 / variance, white)
+        known = np.concatenate([table, gap.root_ms], -1)
+        gram, log_size = np.empty((len(z), table.shape[1], table.shape[1])), np.empty(len(z))
+        for k, one in enumerate(sigma):  # the inverse of diag(v) + R R', by Woodbury
+            variance = (one * gap.scale_ms) ** 2 + gap.known_sd_ms**2
+            whole = (known.T / variance) @ known
+            n = table.shape[1]
+            inner = whole[n:, n:] + np.eye(whole.shape[0] - n)
+            gram[k] = whole[:n, :n] - whole[:n, n:] @ np.linalg.solve(inner, whole[n:, :n])
+            log_size[k] = np.log(variance).sum() + np.linalg.slogdet(inner)[1]
         log_noise = -0.5 * z**2 + np.log((z[1] - z[0]) / np.sqrt(2 * np.pi))
-        log_noise = log_noise - 0.5 * np.log(2 * np.pi * variance).sum(-1) - np.log(gap.scale_ms).sum()
+        log_noise = log_noise - 0.5 * (log_size + len(gap.sku) * np.log(2 * np.pi))
         return cls(tuple(gap.columns), K, gram, log_noise)
 
     def fit(self, own: bool, error: str | None, rope: float, spread: float) -> tuple[float, float, float, float]:

@@ -71,10 +71,10 @@ def planted(truth: Planted, rng: np.random.Generator, sets: int, *, draws: int =
     list of Family
         With the constants of `power.CONSTANTS`.
     """
-    return [family(*_measured(truth, rng, draws), rng, label=SIMULATED) for _ in range(sets)]
+    return [family(*measured(truth, rng, draws), rng, label=SIMULATED) for _ in range(sets)]
 
 
-def _measured(
+def measured(
     truth: Planted, rng: np.random.Generator, draws: int
 ) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Posterior]:
     """Arguments of `family.family` for one data set."""

@@ -159,7 +159,9 @@ def judge(
         )
     found = list(masks.values())
     joins = (None, None) if around is None else (around.anchor, around.own)
-    gaps = [gap(draws, model, found, shapes, gpus, efficiency, experts, join, known_sd_ms) for join in joins]
+    gaps = [
+        gap(draws, model, found, shapes, gpus, efficiency, experts, join, known_sd_ms) for join in dict.fromkeys(joins)
+    ]
     levels = _Levels.of(draws, masks, around)
     branch = draws if around is None else _own_branch(draws, around.own)
     rows = []
@@ -167,12 +169,13 @@ def judge(
         some = [one.where(one.sku == k) for one in gaps]
         row = _judged(draws, branch, margins, gpu, [mask], some, levels.where([k]))
         rows.append(row | {"sentence": f"{gpu}: {_words(row, margins)}"})
-    overall = _judged(draws, branch, margins, "all", found, gaps, levels)
+    several = len(rows) > 1
+    overall = _judged(draws, branch, margins, "all", found, gaps, levels) if several else rows[0] | {"gpu": "all"}
     split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
     if split and overall["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
         overall |= {"verdict": UNDECIDED, "undecided": f"slope: a shape mismatch on {', '.join(split)} alone"}
     opening = f"{model} on {' and '.join(masks)}: {_words(overall, margins)}"
-    each = [row["sentence"] for row in rows] if len(rows) > 1 else []
+    each = [row["sentence"] for row in rows] if several else []
     sentences = (opening, *each, *_notes(gaps[0], overall))
     data = {
         "model": model,
@@ -252,7 +255,7 @@ def _judged(
     better = _holds(draws, levels.less, margins.h1_points, margins)
     good = _holds(draws, levels.level, margins.h1_absolute, margins)
     off = float(draws.weight @ (exceeds | above).any(-1))
-    told = [explanations(gaps[0], margins.slope_rope, own=gaps[1], spread=s) for s in PRIOR_SCALES.values()]
+    told = [explanations(gaps[0], margins.slope_rope, own=gaps[-1], spread=s) for s in PRIOR_SCALES.values()]
     seen = _slope_sd(branch, masks) < 0.5 * SLOPE_SD
     stated, *others = (_decided(found, min(better, good), off, seen, margins) for found in told)
     mean = ", mean over GPUs" if len(masks) > 1 else ""

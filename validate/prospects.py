@@ -1,0 +1,517 @@
+"""What cells of a model family would tell before they are measured: of its floor, of the shape, of how the floor joins.
+
+`prospect` says what a calibration expects of cells. From there `floor_sds` gives the posterior sd of a floor after any
+set of cells, `belief` that of a relative error of T_gpu beside free floors, and `Structures` how far added and
+overlapped floors are apart. `validate.recalibration` chooses cells by them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp, ndtr, ndtri
+
+from models.classes import default_class
+from models.floors import overlap_ms
+from models.gpus import GpuSpec
+from models.kernels import Experts, decode_work
+from models.posterior import Posterior, units
+from models.priors import DEFAULT_PRIORS
+from models.roofline import Efficiency, work_floor_ms, work_ms
+from models.shapes import ModelShapes
+from validate import domain
+from validate.absorption import directions
+from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
+
+type Array = NDArray[np.float64]
+type Index = NDArray[np.int64]
+type Calibration = Posterior | Efficiency | Mapping[str, Efficiency]
+
+WHOLE, WEIGHTS = "whole", "weights"
+FLOOR_BETWEEN_MS = DEFAULT_PRIORS.floor_sd_pair_ms
+"""sd between GPUs of the floor less the anchor's, ms, beside a part that all GPUs share (`OFFSET_SD_MS`)."""
+DRAWS, NOISES, TRIES = 400, 300, 20
+"""Draws of the calibration that are used; of the steps, for the noise, where each costs a matrix, from so many times as
+many of which some are impossible."""
+CHUNK = 4_000_000
+"""Numbers of the largest array while sets of cells are judged."""
+OVERLAPS = tuple(np.linspace(0.05, 0.95, 10).tolist())
+"""Overlaps q that are set against q = 1, the sum."""
+SHOWN, SHOWN_MS = 200, (0.2, 60.0)
+"""Points of the grid of what shows of a floor, and its ends, ms."""
+SIMULATIONS = 400
+"""Simulated data sets of a promise."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the family, measured (`step_ms` where it is known, else NaN) or to be measured."""
+
+    gpu: str
+    batch: float
+    context: float
+    step_ms: float = float("nan")
+
+    def __str__(self) -> str:
+        return f"{self.gpu} at batch {self.batch:g}, context {self.context:g}"
+
+
+# ---- what is known before ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Prospect:
+    """Cells of one family and what a calibration says of them.
+
+    Attributes
+    ----------
+    gpus : tuple of str
+    cells : tuple of Cell
+        Candidates, then measured ones.
+    gpu : int array [cell]
+    candidates : int
+    inside : bool array [cell]
+    gpu_ms : array [draw, cell]
+        T_gpu.
+    least_ms : array [cell]
+        Physical minimum of a step.
+    anchor_ms : array [draw, gpu]
+        The anchor's floor.
+    mean_ms, variance : arrays [draw, gpu]
+        The family's floor given that draw of the constants: mean, ms, and variance, ms².
+    floor_ms : array [draw, gpu]
+        One draw of the floor for each draw of the constants; none takes a step below its physical minimum.
+    noise : array [draw, gpu]
+        Relative sd of a step.
+    columns : mapping of error to array [cell]
+        Change of T_gpu per unit of its size, ms.
+    join : callable (T [draw, cell], floor [draw, cell]) -> step
+    positive : bool
+        Whether floors are H >= 0.
+    """
+
+    gpus: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    gpu: Index
+    candidates: int
+    inside: NDArray[np.bool_]
+    gpu_ms: Array
+    least_ms: Array
+    anchor_ms: Array
+    mean_ms: Array
+    variance: Array
+    floor_ms: Array
+    noise: Array
+    columns: Mapping[str, Array]
+    join: Callable[[Array, Array], Array]
+    positive: bool = False
+
+    @property
+    def measured(self) -> Index:
+        """Numbers of the measured cells."""
+        return np.arange(self.candidates, len(self.cells))
+
+    @property
+    def step_ms(self) -> Array:
+        """Steps to expect, [draw, cell]; as measured where they were."""
+        said = np.maximum(self.join(self.gpu_ms, self.floor_ms[:, self.gpu]), self.least_ms)
+        known = np.array([cell.step_ms for cell in self.cells])
+        return np.where(np.isfinite(known), known, said)
+
+    @property
+    def noise_squared(self) -> Array:
+        """Variance of a measured step, [draw, cell], ms²."""
+        return np.asarray((self.noise[:, self.gpu] * self.step_ms) ** 2)
+
+    def given(self, rng: np.random.Generator) -> "Prospect":
+        """Floors given the measured cells, draw by draw of the constants."""
+        some = self.measured
+        if not len(some):
+            return self
+        steps = np.array([self.cells[i].step_ms for i in some])
+        mean, variance = _updated(self, some[None], np.where(np.isfinite(steps), steps, self.step_ms.mean(0)[some]))
+        return replace(self, mean_ms=mean[:, 0], variance=variance[:, 0]).drawn(rng)
+
+    def drawn(self, rng: np.random.Generator) -> "Prospect":
+        """The same with draws of the floors from their normals, cut off where a step would be impossible."""
+        lowest = np.where(
+            self.gpu[:, None] == np.arange(len(self.gpus)), (self.least_ms - self.gpu_ms)[..., None], -np.inf
+        )
+        bound = np.zeros_like(self.mean_ms) if self.positive else lowest.max(1)
+        sd = np.sqrt(self.variance)
+        below = ndtr((bound - self.mean_ms) / sd).clip(max=1.0 - 1e-6)
+        u = below + (1.0 - below) * rng.random(sd.shape)
+        return replace(self, floor_ms=np.maximum(self.mean_ms + sd * ndtri(u), bound))
+
+
+def prospect(
+    shapes: ModelShapes,
+    specs: Sequence[GpuSpec],
+    candidates: Sequence[Cell],
+    measured: Sequence[Cell],
+    calibration: Calibration,
+    rng: np.random.Generator,
+    *,
+    noise: float | None = None,
+) -> Prospect:
+    """What a calibration says of cells of a family.
+
+    Parameters
+    ----------
+    specs : sequence of GpuSpec
+        Of all GPUs in the cells.
+    calibration : Posterior, or Efficiency (one for all GPUs, or by name)
+        Constants without draws are known exactly; the family's floor is then N(0, `OFFSET_SD_MS`), the anchor's is 0.
+    noise : float, optional
+        Relative sd of a step; default: the calibration's, or 5 % without draws.
+    """
+    cells = (*candidates, *measured)
+    names = tuple(spec.name for spec in specs)
+    gpu = np.array([names.index(cell.gpu) for cell in cells], dtype=np.int64)
+    batch, context = (np.array([getattr(cell, axis) for cell in cells], dtype=float) for axis in ("batch", "context"))
+    if isinstance(calibration, Posterior):
+        count = min(DRAWS, len(calibration.weight))
+        calibration = calibration.rows(units(calibration, count))
+        experts: Experts = calibration.experts
+        structure, q = calibration.structure, calibration.q[:, None]
+        join: Callable[[Array, Array], Array] = partial(structure.step_ms, q=q)
+        seen, skus = calibration.domain, [domain.known_gpu(spec, calibration)[0] for spec in specs]
+        inside = (batch >= seen.batch[0]) & (batch <= seen.batch[1])
+        inside &= (context >= seen.context[0]) & (context <= seen.context[1])
+        inside &= np.isin(np.array(skus)[gpu], calibration.gpus)
+    else:
+        count, experts, join, inside = DRAWS, "active", np.add, np.ones(len(cells), dtype=bool)
+    gpu_ms, least = np.empty((count, len(cells))), np.empty(len(cells))
+    anchor, mean, variance, noises = (np.zeros((count, len(names))) for _ in range(4))
+    columns: dict[str, Array] = {}
+    for g, spec in enumerate(specs):
+        at = gpu == g
+        work = decode_work(shapes, batch[at], context[at], gpu=spec, experts=experts)
+        least[at] = work_floor_ms(work)
+        if isinstance(calibration, Posterior):
+            sku, name = skus[g], domain.known_model(shapes, calibration)[0]
+            klass = dict(zip(calibration.models, calibration.classes, strict=True)).get(name) or default_class(shapes)
+            efficiency = calibration.efficiency(sku, rng)
+            gpu_ms[:, at] = work_ms(work, efficiency)
+            floor = calibration.floor_of(sku, name, klass, rng)
+            anchor[:, g] = calibration.floor_of(sku, calibration.anchor, calibration.anchor_class, rng)
+            noises[:, g] = calibration.noise_of(sku, name, rng)
+            typical = _typical(efficiency, calibration)
+            mean[:, g], variance[:, g] = _regressed(floor, gpu_ms[:, at].mean(-1))
+        else:
+            typical = calibration[spec.name] if isinstance(calibration, Mapping) else calibration
+            gpu_ms[:, at] = work_ms(work, typical)
+            variance[:, g], noises[:, g] = OFFSET_SD_MS**2, DEFAULT_PRIORS.noise_relative[0]
+        for name, values in directions(shapes, spec, batch[at], context[at], typical, experts).items():
+            columns.setdefault(name, np.zeros(len(cells)))[at] = values
+    if noise is not None:
+        noises = np.full_like(noises, noise)
+    found = Prospect(
+        gpus=names,
+        cells=cells,
+        gpu=gpu,
+        candidates=len(candidates),
+        inside=inside,
+        gpu_ms=gpu_ms,
+        least_ms=least,
+        anchor_ms=anchor,
+        mean_ms=mean,
+        variance=variance,
+        floor_ms=mean,
+        noise=noises,
+        columns=_columns(columns, gpu_ms.mean(0), gpu),
+        join=join,
+        positive=isinstance(calibration, Posterior) and calibration.structure.positive,
+    )
+    return found.drawn(rng).given(rng)
+
+
+def _typical(efficiency: Efficiency, calibration: Posterior) -> Efficiency:
+    """Posterior means of the constants on one SKU."""
+    means: dict[str, Any] = {name: float(np.mean(getattr(efficiency, name))) for name in calibration.constants}
+    return Efficiency(**means)
+
+
+def _regressed(floor: Array, level: Array) -> tuple[Array, float]:
+    """Floor given the constants: its regression on the level of T_gpu, and the variance left.
+
+    A measured pair's floor falls where the constants raise T_gpu; that of another pair hardly depends on them.
+    """
+    apart = level - level.mean()
+    spread = float(apart @ apart)
+    slope = float(apart @ floor) / spread if spread > 1e-12 * float(level @ level) else 0.0
+    mean = floor.mean() + slope * apart
+    return mean, max(float(((floor - mean) ** 2).mean()), 1e-12)
+
+
+def _columns(raw: Mapping[str, Array], gpu_ms: Array, gpu: Index) -> dict[str, Array]:
+    """Column of each error per unit of its size, ms.
+
+    The whole and the weights: per relative error. Others: in units in which they vary within GPUs as much as T_gpu as a
+    whole does (`validate.explanations`); left out where they do not vary.
+    """
+    found = {WHOLE: gpu_ms, WEIGHTS: -100.0 * raw["eta_bw"]}
+    reference = _within(gpu_ms, gpu)
+    for name, sign in _OTHERS.items():
+        spread = _within(raw[name], gpu) if name in raw else 0.0
+        if spread > 1e-9 * np.abs(raw.get(name, 0.0)).max() and reference > 0:
+            found["kv" if name == "eta_fa" else name] = sign * raw[name] * reference / spread
+    return found
+
+
+_OTHERS = {"eta_fa": -1.0, "l_half": 1.0, "query_heads": 1.0, "missing_batch_kernel": 1.0, "eta_tc": -1.0, "experts": 1}
+
+
+def _within(column: Array, gpu: Index) -> float:
+    return float(np.sqrt(sum(((column[gpu == g] - column[gpu == g].mean()) ** 2).sum() for g in np.unique(gpu))))
+
+
+# ---- the floor --------------------------------------------------------------------------------------------------
+
+
+def _updated(p: Prospect, sets: Index, steps: Array | None = None) -> tuple[Array, Array]:
+    """Mean, ms, and variance, ms², of the floors given sets of cells, for each draw of the constants: [draw, set, gpu].
+
+    Parameters
+    ----------
+    sets : int array [set, cell]
+    steps : array [set or 1, cell], optional
+        What is measured there; default: what is expected.
+
+    Notes
+    -----
+    Normal prior and noise, known variances: precisions add. Where floors are not just added, linearised at the draw.
+    """
+    said = p.join(p.gpu_ms, p.mean_ms[:, p.gpu])
+    tilt = (p.join(p.gpu_ms, p.mean_ms[:, p.gpu] + 1e-4) - said) / 1e-4
+    weight = (tilt / p.noise_squared)[:, sets]  # [draw, set, cell]
+    expected = said.mean(0)[sets] if steps is None else steps
+    off = expected - said[:, sets]
+    here = (p.gpu[sets][..., None] == np.arange(len(p.gpus))).astype(float)  # [set, cell, gpu]
+
+    def summed(values: Array) -> Array:
+        return np.stack([(values * here[..., g]).sum(-1) for g in range(len(p.gpus))], -1)
+
+    precision = 1.0 / p.variance[:, None] + summed(weight * tilt[:, sets])
+    return p.mean_ms[:, None] + summed(weight * off) / precision, 1.0 / precision
+
+
+def floor_sds(p: Prospect, sets: Index) -> tuple[Array, Array]:
+    """Root of the expected posterior variance of each floor, ms, [set, gpu]: given the constants, and in all."""
+    known, whole = [], []
+    size = max(1, CHUNK // (len(p.noise) * max(sets.shape[1], len(p.gpus))))
+    for start in range(0, len(sets), size):
+        mean, variance = _updated(p, sets[start : start + size])
+        known.append(np.sqrt(variance.mean(0)))
+        whole.append(np.sqrt(variance.mean(0) + mean.var(0)))
+    return np.concatenate(known), np.concatenate(whole)
+
+
+# ---- the shape --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """A quantity and the steps that tell of it, jointly normal: its variance, covariances with the mean steps [cell],
+    their covariance [cell, cell], and the noise [draw, cell], all but the first in ms or ms²."""
+
+    variance: float
+    cross: Array
+    steps: Array
+    noise_squared: Array
+
+    def sds(self, sets: Index) -> Array:
+        """Root of the expected posterior variance after sets of cells, [set, cell] -> [set]."""
+        if not sets.shape[1]:
+            return np.full(len(sets), np.sqrt(self.variance))
+        found = np.empty(len(sets))
+        size = max(1, CHUNK // (len(self.noise_squared) * sets.shape[1] ** 2))
+        for start in range(0, len(sets), size):
+            some = sets[start : start + size]
+            told = self.steps[some[:, :, None], some[:, None, :]] + _diagonal(self.noise_squared[:, some])
+            cross = self.cross[some]
+            solved = np.linalg.solve(told, np.broadcast_to(cross, told.shape[:-1])[..., None])[..., 0]
+            left = self.variance - (solved * cross).sum(-1)
+            found[start : start + size] = np.sqrt(left.clip(1e-12).mean(0))
+        return found
+
+    def given(self, cells: Index) -> "Belief":
+        """The same after some cells were measured."""
+        if not len(cells):
+            return self
+        told = self.steps[np.ix_(cells, cells)] + np.diag(self.noise_squared.mean(0)[cells])
+        rows = np.concatenate([self.cross[cells][:, None], self.steps[cells]], -1)
+        gain = rows.T @ np.linalg.solve(told, rows)
+        variance = max(self.variance - float(gain[0, 0]), 1e-12)
+        return Belief(variance, self.cross - gain[0, 1:], self.steps - gain[1:, 1:], self.noise_squared)
+
+
+def _diagonal(values: Array) -> Array:
+    """[..., cell] -> [..., cell, cell]."""
+    return np.asarray(values[..., None] * np.eye(values.shape[-1]))
+
+
+def belief(p: Prospect, error: str) -> Belief:
+    """What is known of the size of one error of T_gpu beside a free floor on each GPU.
+
+    Notes
+    -----
+    Size N(0, `SLOPE_SD`), the same on all GPUs; floor less the anchor's N(0, `OFFSET_SD_MS`), common to the GPUs, and
+    N(0, `FLOOR_BETWEEN_MS`) on each; T_gpu + the anchor's floor with its covariance over the draws.
+    """
+    predicted = p.gpu_ms + p.anchor_ms[:, p.gpu]
+    off = predicted - predicted.mean(0)
+    column, same = p.columns[error], p.gpu[:, None] == p.gpu
+    steps = off.T @ off / len(off) + OFFSET_SD_MS**2 + FLOOR_BETWEEN_MS**2 * same
+    steps = steps + SLOPE_SD**2 * np.outer(column, column)
+    return Belief(SLOPE_SD**2, SLOPE_SD**2 * column, steps, _noise_squared(p, column, steps)).given(p.measured)
+
+
+def _noise_squared(p: Prospect, column: Array, steps: Array) -> Array:
+    """Variance of a measured step where sizes and floors are as in `belief`, [draw, cell], ms²; possible steps only."""
+    rng = np.random.default_rng(1)
+    rows = rng.integers(0, len(p.noise), TRIES * NOISES)
+    floor = OFFSET_SD_MS * rng.standard_normal((len(rows), 1)) + p.anchor_ms[rows]
+    floor = floor + FLOOR_BETWEEN_MS * rng.standard_normal(p.anchor_ms[rows].shape)
+    size = SLOPE_SD * rng.standard_normal((len(rows), 1))
+    mean, sigma = p.gpu_ms[rows] + floor[:, p.gpu] + size * column, p.noise[rows][:, p.gpu]
+    known = np.array([cell.step_ms for cell in p.cells])
+    some = np.flatnonzero(np.isfinite(known))
+    if len(some):  # the same draws given what was measured
+        noise = sigma[:, some] * known[some]
+        told = steps[np.ix_(some, some)] + np.diag((noise**2).mean(0))
+        off = known[some] - mean[:, some] - noise * rng.standard_normal(noise.shape)
+        mean = mean + off @ np.linalg.solve(told, steps[some])
+    possible = np.flatnonzero((mean > p.least_ms).all(-1))[:NOISES]
+    kept = possible if len(possible) else np.arange(NOISES)
+    mean = np.where(np.isfinite(known), known, np.maximum(mean, p.least_ms))
+    return np.asarray((sigma * mean)[kept] ** 2)
+
+
+# ---- added or overlapped ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Structures:
+    """Added and overlapped floors H >= 0 on the same cells; one relative noise per GPU, its median.
+
+    What shows of the floor in the shortest cell of a GPU (step - T_gpu) is log-normal (`Priors.floor_overall`) whatever
+    the structure, so that only differences between cells tell it, and not what H was thought to be. The overlap q, one
+    for all GPUs, is equally likely at each of `OVERLAPS`.
+
+    Attributes
+    ----------
+    gpu_ms : array [cell]; draws_ms : array [draw, cell]
+        T_gpu: mean and draws.
+    known : array [cell, cell]
+        Its covariance, ms².
+    noise : array [cell]
+        Relative.
+    gpu : int array [cell]
+    shortest_ms : array [gpu]
+        Least mean T_gpu.
+    measured : int array
+        Cells in hand, which every set has besides.
+    """
+
+    gpu_ms: Array
+    draws_ms: Array
+    known: Array
+    noise: Array
+    gpu: Index
+    shortest_ms: Array
+    measured: Index
+
+    @classmethod
+    def of(cls, p: Prospect) -> "Structures":
+        off = p.gpu_ms - p.gpu_ms.mean(0)
+        noise = np.median(p.noise, axis=0)[p.gpu]
+        mean = p.gpu_ms.mean(0)
+        shortest = np.array([mean[p.gpu == g].min(initial=np.inf) for g in range(len(p.gpus))])
+        return cls(mean, p.gpu_ms, off.T @ off / len(off), noise, p.gpu, shortest, p.measured)
+
+    def hosts(self, shown: Array, q: Array) -> Array:
+        """H, ms, of what shows in the shortest cell: shown [truth, gpu], q [truth, 1] -> [truth, gpu]."""
+        return hidden(self.shortest_ms, shown, q)
+
+    def distances(self, sets: Index, q: Array, shown: Array) -> Array:
+        """Distance between overlapped steps and the nearest added ones, in sds, [set, truth].
+
+        Parameters
+        ----------
+        sets : int array [set, cell]
+        q : array [truth]
+        shown : array [truth, gpu]
+            step - T_gpu in the shortest cell, ms.
+        """
+        hosts = self.hosts(shown, q[:, None])
+        every = np.concatenate([sets, np.tile(self.measured, (len(sets), 1))], -1)
+        squared = np.zeros((len(sets), len(q)))
+        for g in range(hosts.shape[1]):
+            at = self.gpu[every] == g  # [set, cell]
+            gpu_ms = self.gpu_ms[every][:, None]
+            step = overlap_ms(gpu_ms, hosts[:, g][:, None], q[:, None])  # [set, truth, cell]
+            variance = (self.noise[every][:, None] * step) ** 2
+            pairs = at[:, :, None] & at[:, None, :]
+            known = np.where(pairs, self.known[every[:, :, None], every[:, None, :]], 0.0)
+            told = known[:, None] + _diagonal(variance)
+            ones = np.broadcast_to(at[:, None], step.shape).astype(float)
+            left = (step - gpu_ms) * ones
+            solved = np.linalg.solve(told, np.stack([left, ones], -1))
+            level, weight = (solved[..., 0] * ones).sum(-1), (solved[..., 1] * ones).sum(-1)
+            squared += (solved[..., 0] * left).sum(-1) - level**2 / np.where(weight > 0, weight, 1.0)
+        return np.sqrt(squared.clip(0.0))
+
+    def told(self, cells: Index, rng: np.random.Generator, simulations: int = SIMULATIONS) -> tuple[float, float]:
+        """P(the evidence is on the true structure's side), and expected log Bayes factor of the true structure.
+
+        Half of the simulated truths are added, half overlapped.
+        """
+        cells = np.concatenate([cells, self.measured])
+        overlapped = np.arange(simulations) % 2 == 1
+        q = np.where(overlapped, rng.choice(OVERLAPS, simulations), 1.0)
+        rows = rng.integers(0, len(self.draws_ms), simulations)
+        median, sd = DEFAULT_PRIORS.floor_overall
+        shown = median * np.exp(sd * rng.standard_normal((simulations, len(self.shortest_ms))))
+        hosts = self.hosts(shown, q[:, None])
+        mean = overlap_ms(self.draws_ms[rows][:, cells], hosts[:, self.gpu[cells]], q[:, None])
+        steps = mean * (1.0 + self.noise[cells] * rng.standard_normal(mean.shape))
+        evidence = self.log_evidence(cells, steps)
+        for_overlap = logsumexp(evidence[1:], axis=0) - np.log(len(OVERLAPS)) - evidence[0]
+        factor = np.where(overlapped, for_overlap, -for_overlap)
+        right = np.where(np.abs(factor) < 1e-9, 0.5, factor > 0)
+        return float(right.mean()), float(factor.mean())
+
+    def log_evidence(self, cells: Index, steps_ms: Array) -> Array:
+        """log p(steps | overlap) for q = 1 and each of `OVERLAPS`: steps [set, cell] -> [q, set].
+
+        The floor is summed over a grid.
+        """
+        log_shown = np.log(np.geomspace(*SHOWN_MS, SHOWN))
+        median, sd = DEFAULT_PRIORS.floor_overall
+        log_prior = -0.5 * ((log_shown - np.log(median)) / sd) ** 2
+        log_prior -= logsumexp(log_prior)
+        total = np.zeros((1 + len(OVERLAPS), len(steps_ms)))
+        for g in np.unique(self.gpu[cells]):
+            at = self.gpu[cells] == g
+            own, y = cells[at], steps_ms[:, at]
+            T, known = self.gpu_ms[own], self.known[np.ix_(own, own)]
+            for k, q in enumerate((1.0, *OVERLAPS)):
+                host = hidden(self.shortest_ms[g], np.exp(log_shown), q)
+                step = overlap_ms(T, host[:, None], q)  # [host, cell]
+                tilt = (T / step) ** (1.0 / q - 1.0)
+                told = known * tilt[:, :, None] * tilt[:, None, :] + _diagonal((self.noise[own] * step) ** 2)
+                root = np.linalg.cholesky(told)
+                white = np.linalg.solve(root, (y.T[None] - step[..., None]))  # [host, cell, set]
+                log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
+                total[k] += logsumexp(log + log_prior[:, None], axis=0) - 0.5 * at.sum() * np.log(2 * np.pi)
+        return total
+
+
+def hidden(gpu_ms: Array | float, shown: Array, q: Array | float) -> Array:
+    """H with (T^(1/q) + H^(1/q))^q = T + shown, ms, broadcast."""
+    step = gpu_ms + shown
+    return np.asarray(step * (-np.expm1(-np.log1p(shown / gpu_ms) / q)) ** q)

@@ -1,0 +1,794 @@
+"""Which cells to measure next: for a floor, for the shape of T_gpu, or for how the floor joins.
+
+Three goals, each with a loss that is known before anything is measured:
+
+- `floor`: the 90 % interval of the family's floor on each GPU beside the calibration's constants. For every draw of
+  these the floor is a normal mean under known noise, so that its variance has a closed form. What the draws differ by
+  is told separately: cells of the family do not narrow it, since the constants do not learn from them (the second stage
+  of a cut, as `models.floorfit` has it), and in predicted steps it cancels against T_gpu's.
+- `shape`: the 90 % interval of a relative error of T_gpu beside a free floor on each GPU, with the priors of
+  `validate.explanations`; the uncertainty of the calibration is a correlated error of the steps, as there.
+- `overlap`: the chance to tell added from overlapped floors. Cells are chosen by the distance between an overlapped
+  step and the nearest added one, in sds; what is promised comes from simulated data and exact evidences on a grid.
+
+The noise is relative to the step and independent between cells. It holds what the roof leaves over, which a second
+measurement of the same cell repeats: therefore distinct cells, unless repeats are asked for.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from models import gpus as gpu_catalog
+from models.capacity import fits
+from models.gpus import GpuSpec
+from models.posterior import Posterior
+from models.priors import DEFAULT_PRIORS
+from models.shapes import ModelShapes
+from validate import domain
+from validate.csvfile import _cell as csv_cell
+from validate.errors import InputError
+from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
+from validate.prospects import (
+    FLOOR_BETWEEN_MS,
+    OVERLAPS,
+    SIMULATIONS,
+    WEIGHTS,
+    WHOLE,
+    Array,
+    Calibration,
+    Cell,
+    Index,
+    Prospect,
+    Structures,
+    belief,
+    floor_sds,
+    prospect,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+FLOOR, SHAPE, OVERLAP = "floor", "shape", "overlap"
+GOALS = {
+    FLOOR: "to narrow the floor",
+    SHAPE: "to tell a floor from an error of T_gpu's shape",
+    OVERLAP: "to tell added from overlapped floors",
+}
+BATCHES, CONTEXTS = (1, 2, 4, 8, 16), (512, 1024, 2048, 4096, 8192)
+"""Default axes of the cells that could be measured."""
+WIDE_BATCHES, WIDE_CONTEXTS = tuple(2**k for k in range(11)), tuple(2**k for k in range(9, 17))
+"""Axes of `deciding`: a grid that was measured leaves nothing to choose within itself."""
+SMALL_BATCH = 16
+"""Up to here no GEMM of a dense model is compute-bound on today's GPUs: the weights' time is the same in all cells."""
+HALF = float(ndtri(0.95))
+"""Half a 90 % interval in sds."""
+ROUNDS = 20
+RANDOM_SETS = 100
+TRUTHS, RANDOM_SIMULATED = 16, 8
+"""Truths per overlap by which cells are chosen; random sets of which each is simulated."""
+
+
+# ---- what comes out ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell of a plan, and what is expected after it and those before it.
+
+    Attributes
+    ----------
+    gpu : str
+    batch, context : float
+    step_ms : float
+        Expected step.
+    inside : bool
+        Whether the calibration has seen such batches and contexts on that GPU.
+    expected : float
+        Half the 90 % interval: of the widest floor given the constants, ms, or of the relative error; or the
+        probability of telling the structure.
+    own : float
+        floor: half the 90 % interval on this cell's GPU, ms; else as `expected`.
+    with_constants : float
+        floor: that of the widest floor with the uncertainty of the constants, ms; else as `expected`.
+    log_bayes_factor : float or None
+        overlap: expected log Bayes factor of the true structure against the other.
+    """
+
+    gpu: str
+    batch: float
+    context: float
+    step_ms: float
+    inside: bool
+    expected: float
+    own: float
+    with_constants: float
+    log_bayes_factor: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which cells to measure next, and what to expect of them.
+
+    Attributes
+    ----------
+    model : str
+    gpus : tuple of str
+    goal : "floor", "shape" or "overlap"
+    cells : tuple of PlannedCell
+        In the order in which they should be measured.
+    before : float
+        What `PlannedCell.expected` is before any of them.
+    random : tuple of float
+        The same for as many random cells as the plan has so far, mean over random sets.
+    width, needed : float or None, int or None
+        Asked half-width, and the cells that it takes; None where no number of the candidates does.
+    sentences : tuple of str
+        Assumptions, domain, what does not fit.
+    data : dict
+        Everything, ready for JSON.
+    """
+
+    model: str
+    gpus: tuple[str, ...]
+    goal: str
+    cells: tuple[PlannedCell, ...]
+    before: float
+    random: tuple[float, ...]
+    width: float | None
+    needed: int | None
+    sentences: tuple[str, ...]
+    data: dict[str, Any]
+
+    def __repr__(self) -> str:
+        cells = ", ".join(f"({c.gpu}, {c.batch:g}, {c.context:g})" for c in self.cells)
+        last = self.cells[-1].expected if self.cells else self.before
+        return f"Plan({self.model}, {self.goal}: {cells} -> {told(self.goal, last)})"
+
+    @property
+    def summary(self) -> str:
+        """The table and the sentences, as text."""
+        several = self.goal == FLOOR and len(self.gpus) > 1
+        head = ["", "GPU", "batch", "context", "expected step", _HEADS[self.goal]]
+        head += ["on that GPU"] if several else []
+        head += ["with constants'"] if self.goal == FLOOR else []
+        head += ["log Bayes factor"] if self.goal == OVERLAP else []
+        head += ["random cells"]
+        rows = [head, ["0", "", "", "", "", told(self.goal, self.before)]]
+        for n, (cell, random) in enumerate(zip(self.cells, self.random, strict=True), 1):
+            mark = "" if cell.inside else " *"
+            row = [f"{n}{mark}", cell.gpu, f"{cell.batch:g}", f"{cell.context:g}", f"{cell.step_ms:.1f} ms"]
+            row += [told(self.goal, cell.expected)]
+            row += [told(self.goal, cell.own)] if several else []
+            row += [told(self.goal, cell.with_constants)] if self.goal == FLOOR else []
+            row += [f"{cell.log_bayes_factor:.1f}"] if cell.log_bayes_factor is not None else []
+            rows.append([*row, told(self.goal, random)])
+        widths = [max(len(row[k]) for row in rows if k < len(row)) for k in range(len(head))]
+        table = ["  ".join(text.rjust(w) for text, w in zip(row, widths, strict=False)).rstrip() for row in rows]
+        title = f"{self.model} on {', '.join(self.gpus)}: {len(self.cells)} cells {GOALS[self.goal]}"
+        return "\n".join([title, *table, *self.sentences])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per cell, in order."""
+        import pandas as pd
+
+        return pd.DataFrame(self.data["cells"], columns=list(_COLUMNS))
+
+    def to_csv(self) -> str:
+        """The cells as CSV text."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows([csv_cell(row[name]) for name in _COLUMNS] for row in self.data["cells"])
+        return text.getvalue()
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """What is expected against the number of cells, beside random cells."""
+        from validate import plots
+
+        return plots.plan(self, ax=ax)
+
+
+_HEADS = {FLOOR: "floor, 90 %", SHAPE: "slope, 90 %", OVERLAP: "P(structure told)"}
+
+
+def told(goal: str, value: float) -> str:
+    """A half-width or a probability as text."""
+    if goal == OVERLAP:
+        return f"{value:.2f}"
+    if goal == SHAPE:
+        return f"±{100 * value:.2g} %"
+    return f"±{value:.2f} ms" if value >= 0.095 else f"±{value:.2g} ms"
+
+
+# ---- choosing ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """What a goal wants of sets of cells.
+
+    Attributes
+    ----------
+    loss : callable, int array [set, cell] -> array [set]
+        To be made small.
+    expected : callable, the same
+        What is promised.
+    """
+
+    loss: Callable[[Index], Array]
+    expected: Callable[[Index], Array]
+
+
+def aim(p: Prospect, goal: str, rng: np.random.Generator) -> Aim:
+    """The loss and the promise of a goal."""
+    if goal == FLOOR:
+        return Aim(lambda sets: floor_sds(p, sets)[0].sum(-1), lambda sets: HALF * floor_sds(p, sets)[0].max(-1))
+    if goal == SHAPE:
+        known = belief(p, WHOLE)
+        return Aim(known.sds, lambda sets: HALF * known.sds(sets))
+    structures = Structures.of(p)
+    median, sd = DEFAULT_PRIORS.floor_overall
+    at = (np.arange(TRUTHS) + 0.5) / TRUTHS
+    shown = np.stack(
+        [np.concatenate([median * np.exp(sd * ndtri(rng.permutation(at))) for _ in OVERLAPS]) for _ in p.gpus], -1
+    )
+    q = np.repeat(OVERLAPS, TRUTHS)
+
+    def loss(sets: Index) -> Array:
+        return np.asarray(ndtr(-0.5 * structures.distances(sets, q, shown)).mean(-1))
+
+    def expected(sets: Index) -> Array:
+        seed = int(rng.integers(2**32))  # the same data for all sets of a call
+        return np.array([structures.told(one, np.random.default_rng(seed))[0] for one in sets])
+
+    return Aim(loss, expected)
+
+
+def choose(loss: Callable[[Index], Array], candidates: int, budget: int, *, repeats: bool = False) -> list[int]:
+    """Cells of small loss: added one by one, then exchanged until no exchange of one cell helps.
+
+    Returns
+    -------
+    list of int
+        In an order in which each cell is the best of those left.
+    """
+    chosen: list[int] = []
+    for _ in range(budget):
+        options = _options(chosen, candidates, repeats)
+        chosen.append(int(options[loss(_with(chosen, options)).argmin()]))
+    best = float(loss(np.array([chosen]))[0])
+    for _ in range(ROUNDS):
+        before = best
+        for k in range(budget):
+            others = chosen[:k] + chosen[k + 1 :]
+            options = _options(others, candidates, repeats)
+            losses = loss(_with(others, options))
+            if losses.min() < best - 1e-9 * abs(best):
+                chosen[k], best = int(options[losses.argmin()]), float(losses.min())
+        if best == before:
+            break
+    ordered: list[int] = []
+    while len(ordered) < budget:
+        left = list(chosen)
+        for cell in ordered:
+            left.remove(cell)
+        ordered.append(left[int(loss(_with(ordered, np.array(left))).argmin())])
+    return ordered
+
+
+def _options(chosen: Sequence[int], candidates: int, repeats: bool) -> Index:
+    every = np.arange(candidates)
+    return every if repeats else np.setdiff1d(every, chosen)
+
+
+def _with(chosen: Sequence[int], options: Index) -> Index:
+    """Each option beside the chosen cells, [option, cell]."""
+    return np.concatenate([np.tile(np.asarray(chosen, dtype=np.int64), (len(options), 1)), options[:, None]], -1)
+
+
+def random_sets(rng: np.random.Generator, candidates: int, size: int, sets: int) -> Index:
+    """Random sets of distinct cells, [set, cell]."""
+    return np.argsort(rng.random((sets, candidates)), axis=-1)[:, :size]
+
+
+# ---- the plan ---------------------------------------------------------------------------------------------------
+
+
+def plan(
+    shapes: ModelShapes,
+    specs: Sequence[GpuSpec],
+    budget: int | None = None,
+    *,
+    calibration: Calibration,
+    goal: str = FLOOR,
+    width: float | None = None,
+    batches: Sequence[int] = BATCHES,
+    contexts: Sequence[int] = CONTEXTS,
+    measured: Sequence[Cell] = (),
+    noise: float | None = None,
+    repeats: bool = False,
+    seed: int = 1,
+) -> Plan:
+    """Which cells of a family to measure next.
+
+    Parameters
+    ----------
+    shapes : ModelShapes
+    specs : sequence of GpuSpec
+    budget : int, optional
+        How many cells; without it those that `width` needs.
+    calibration, noise
+        As in `prospect`.
+    goal : "floor", "shape" or "overlap"
+    width : float, optional
+        Wanted half of the 90 % interval: of every floor, ms, or of the relative error (shape).
+    batches, contexts : sequences of int
+        Axes of the candidates.
+    measured : sequence of Cell
+        What is in hand, with steps; cells on other GPUs are left out.
+    repeats : bool
+        A cell may be chosen more than once, and cells in hand again.
+    seed : int
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    InputError
+        The goal is unknown, the budget exceeds the candidates, neither budget nor width is given, or the calibration
+        joins floors in a way that the goal does not know.
+    """
+    _check(calibration, goal, budget, width, noise, specs)
+    rng = np.random.default_rng(seed)
+    names = tuple(spec.name for spec in specs)
+    own = [cell for cell in measured if cell.gpu in names]
+    found, unfit, long = candidates(shapes, specs, batches, contexts, () if repeats else own)
+    bare = [name for name in names if name not in {cell.gpu for cell in (*found, *own)}]
+    if bare:
+        raise InputError(f"no cell fits {bare[0]}: {shapes.name} has none there among these batches and contexts")
+    if not found or (budget is not None and budget > len(found) and not repeats):
+        kind = "one that fits and is not measured yet" if own else "one that fits"
+        raise InputError(
+            f"a budget of {budget or 1} cells is more than the {len(found)} candidates: a cell counts once, and is "
+            f"{kind}; give more --batches or --contexts"
+        )
+    p = prospect(shapes, specs, found, own, calibration, rng, noise=noise)
+    wanted = aim(p, goal, rng)
+    before = float(_nothing(p, goal))
+    needed, least = _needed(wanted, p.candidates, before, width)
+    if budget is None:
+        budget = min(3, p.candidates) if needed is None else needed
+    chosen = choose(wanted.loss, p.candidates, budget, repeats=repeats) if budget else []
+    cells = _planned(p, goal, wanted, chosen, seed)
+    sets = RANDOM_SETS if goal != OVERLAP else RANDOM_SIMULATED
+    random = tuple(
+        float(wanted.expected(random_sets(rng, p.candidates, min(n, p.candidates), sets)).mean())
+        for n in range(1, budget + 1)
+    )
+    errors = {
+        name: HALF * float(belief(p, name).sds(np.array([chosen], dtype=np.int64))[0])
+        for name in (p.columns if goal == SHAPE else ())
+    }
+    sentences = (
+        *_answer(goal, width, needed, least, p.candidates),
+        _assumed(p, goal, calibration, noise),
+        *_limits(p, goal, cells, errors),
+        *_outside(cells, shapes, specs, calibration),
+        *_left_out(unfit, long),
+        REPEATS if repeats else DISTINCT,
+    )
+    data = {
+        "model": shapes.name,
+        "gpus": list(names),
+        "goal": goal,
+        "unit": {FLOOR: "ms", SHAPE: "1", OVERLAP: "probability"}[goal],
+        "estimand": _ESTIMANDS[goal],
+        "before": before,
+        "cells": [
+            _row(shapes.name, n, cell, value) for n, (cell, value) in enumerate(zip(cells, random, strict=True), 1)
+        ],
+        "width": width,
+        "needed": needed,
+        "errors": errors,
+        "candidates": p.candidates,
+        "measured": len(own),
+        "unfit": [[cell.gpu, cell.batch, cell.context] for cell in unfit],
+        "beyond_positions": [[cell.gpu, cell.batch, cell.context] for cell in long],
+        "noise": {gpu: float(np.median(p.noise[:, g])) for g, gpu in enumerate(names)},
+        "calibration": _source(calibration),
+        "repeats": repeats,
+        "seed": seed,
+        "sentences": list(sentences),
+    }
+    return Plan(shapes.name, names, goal, cells, before, random, width, needed, sentences, data)
+
+
+_ESTIMANDS = {
+    FLOOR: "expected half of the 90 % interval of the family's floor given the constants, widest of the GPUs",
+    SHAPE: "expected half of the 90 % interval of the relative error of T_gpu as a whole beside free floors",
+    OVERLAP: "probability that the Bayes factor of added and overlapped floors is on the true one's side",
+}
+
+
+def _check(
+    calibration: Calibration,
+    goal: str,
+    budget: int | None,
+    width: float | None,
+    noise: float | None,
+    specs: Sequence[GpuSpec],
+) -> None:
+    if goal not in GOALS:
+        raise InputError(f"goal {goal!r} is unknown: expected one of {', '.join(GOALS)}")
+    if not specs or len({spec.name for spec in specs}) < len(specs):
+        raise InputError("a plan needs one GPU or more, each named once")
+    if budget is None and width is None:
+        raise InputError("a plan needs a budget of cells or a width")
+    if budget is not None and budget < 1:
+        raise InputError(f"the budget must be 1 cell or more, got {budget}")
+    if width is not None and (goal == OVERLAP or not 0 < width < np.inf):
+        raise InputError("a width is a positive number, for the goals floor (ms) and shape (relative error)")
+    if noise is not None and not 0 < noise < 1:
+        raise InputError(f"noise is relative to the step, between 0 and 1, got {noise:g}")
+    if isinstance(calibration, Mapping) and (missing := [s.name for s in specs if s.name not in calibration]):
+        raise InputError(f"no constants for GPU {missing[0]!r}")
+    if isinstance(calibration, Posterior) and calibration.combine != "added" and goal == SHAPE:
+        raise InputError(f"floors of {calibration.source} are {calibration.combine}: goal shape knows added ones only")
+
+
+def candidates(
+    shapes: ModelShapes,
+    specs: Sequence[GpuSpec],
+    batches: Sequence[int],
+    contexts: Sequence[int],
+    measured: Sequence[Cell],
+) -> tuple[list[Cell], list[Cell], list[Cell]]:
+    """Cells that could be measured; those that do not fit into memory; those beyond the model's positions."""
+    taken = {(cell.gpu, cell.batch, cell.context) for cell in measured}
+    good, unfit, long = [], [], []
+    for spec in specs:
+        b, c = (axis.ravel() for axis in np.meshgrid(batches, contexts, indexing="ij"))
+        roomy = fits(shapes, spec, b, c + 1.0)
+        for batch, context, room in zip(b.tolist(), c.tolist(), roomy, strict=True):
+            cell = Cell(spec.name, float(batch), float(context))
+            if context >= shapes.max_context:
+                long.append(cell)
+            elif not room:
+                unfit.append(cell)
+            elif (cell.gpu, cell.batch, cell.context) not in taken:
+                good.append(cell)
+    return good, unfit, long
+
+
+def _nothing(p: Prospect, goal: str) -> float:
+    """What is promised without a further cell."""
+    none = np.zeros((1, 0), dtype=np.int64)
+    if goal == FLOOR:
+        return HALF * float(floor_sds(p, none)[0].max())
+    if goal == SHAPE:
+        return HALF * float(belief(p, WHOLE).sds(none)[0])
+    if not len(p.measured):
+        return 0.5
+    return Structures.of(p).told(none[0], np.random.default_rng(0))[0]
+
+
+def _needed(wanted: Aim, candidates: int, before: float, width: float | None) -> tuple[int | None, float | None]:
+    """Cells that a width takes when added one by one, and the least width that any number of them reaches."""
+    if width is None:
+        return None, None
+    if before <= width:
+        return 0, before
+    chosen: list[int] = []
+    least = before
+    while len(chosen) < candidates:
+        options = _options(chosen, candidates, repeats=False)
+        chosen.append(int(options[wanted.loss(_with(chosen, options)).argmin()]))
+        least = min(least, float(wanted.expected(np.array([chosen]))[0]))
+        if least <= width:
+            return len(chosen), least
+    return None, least
+
+
+def _planned(p: Prospect, goal: str, wanted: Aim, chosen: Sequence[int], seed: int) -> tuple[PlannedCell, ...]:
+    """The chosen cells with what is expected after each."""
+    cells, steps, structures = [], p.step_ms.mean(0), Structures.of(p) if goal == OVERLAP else None
+    for n, i in enumerate(chosen, 1):
+        some = np.array(chosen[:n], dtype=np.int64)
+        factor: float | None = None
+        if structures is not None:
+            expected, factor = structures.told(some, np.random.default_rng(seed))
+            own = whole = expected
+        elif goal == FLOOR:
+            given, total = (HALF * sds[0] for sds in floor_sds(p, some[None]))
+            expected, own, whole = float(given.max()), float(given[p.gpu[i]]), float(total.max())
+        else:
+            expected = own = whole = float(wanted.expected(some[None])[0])
+        cell = p.cells[i]
+        found = (cell.gpu, cell.batch, cell.context, float(steps[i]), bool(p.inside[i]))
+        cells.append(PlannedCell(*found, expected, own, whole, factor))
+    return tuple(cells)
+
+
+_COLUMNS = (
+    "order",
+    "model",
+    "gpu",
+    "batch",
+    "context",
+    "expected_step_ms",
+    "inside_domain",
+    "expected",
+    "expected_on_gpu",
+    "expected_with_constants",
+    "log_bayes_factor",
+    "random_cells",
+)
+
+
+def _row(model: str, order: int, cell: PlannedCell, random: float) -> dict[str, Any]:
+    told = (cell.gpu, cell.batch, cell.context, cell.step_ms, cell.inside, cell.expected, cell.own, cell.with_constants)
+    return dict(zip(_COLUMNS, (order, model, *told, cell.log_bayes_factor, random), strict=True))
+
+
+# ---- words ------------------------------------------------------------------------------------------------------
+
+DISTINCT = (
+    "Cells are distinct: at one cell measurement noise and what the roof leaves over cannot be told apart, and a "
+    "repeat lowers only the former."
+)
+REPEATS = (
+    "Repeats were allowed and count as independent: what the roof leaves over does not average out in them, so that "
+    "the expected widths are too narrow by as much as the noise holds of it."
+)
+
+
+def _source(calibration: Calibration) -> str:
+    if isinstance(calibration, Posterior):
+        return f"{calibration.source}, {calibration.label}"
+    return "constants taken as known"
+
+
+def _assumed(p: Prospect, goal: str, calibration: Calibration, noise: float | None) -> str:
+    per_gpu = " and ".join(f"{100 * np.median(p.noise[:, g]):.2g} % ({gpu})" for g, gpu in enumerate(p.gpus))
+    level = f"noise of {per_gpu} of a step" if noise is None else f"noise of {100 * noise:.3g} % of a step"
+    if goal == FLOOR:
+        prior = "floors before these cells: " + ", ".join(
+            f"{p.mean_ms[:, g].mean():.1f} ± {np.sqrt(p.variance[:, g].mean() + p.mean_ms[:, g].var()):.1f} ms ({gpu})"
+            for g, gpu in enumerate(p.gpus)
+        )
+    elif goal == SHAPE:
+        prior = (
+            f"an error N(0, {SLOPE_SD:g}) common to the GPUs beside floors off the anchor's by N(0, {OFFSET_SD_MS:g} "
+            f"ms) in common and N(0, {FLOOR_BETWEEN_MS:g} ms) by GPU"
+        )
+    else:
+        median, sd = DEFAULT_PRIORS.floor_overall
+        prior = (
+            f"a floor that shows log-normal around {median:g} ms (sd of the log {sd:g}) in the shortest cell under "
+            f"both structures, an overlap q anywhere in (0, 1); {SIMULATIONS} simulated data sets, so that "
+            f"probabilities are known to ±{2 * np.sqrt(0.25 / SIMULATIONS):.2f}"
+        )
+    return f"Assumed: T_gpu of {_source(calibration)}; {level}, independent between cells; {prior}."
+
+
+def _answer(goal: str, width: float | None, needed: int | None, least: float | None, candidates: int) -> list[str]:
+    if width is None or least is None:
+        return []
+    asked = told(goal, width)
+    if needed is None:
+        return [f"No number of the {candidates} candidates gives {asked}: the narrowest is {told(goal, least)}."]
+    if needed == 0:
+        return [f"{asked} is reached without a further cell: it is {told(goal, least)}."]
+    return [f"{asked} takes {needed} cell{'s' if needed > 1 else ''}: {told(goal, least)} is then expected."]
+
+
+def _limits(p: Prospect, goal: str, cells: Sequence[PlannedCell], errors: Mapping[str, float]) -> list[str]:
+    """What the constants alone leave of a floor; how far other errors of T_gpu show."""
+    if goal == FLOOR and cells:
+        last = cells[-1]
+        if last.with_constants > 1.05 * last.expected:
+            return [
+                f"Widths are those beside the calibration's constants. With their uncertainty the floor itself is "
+                f"{told(goal, last.with_constants)}: no cell of this family narrows that part, and in predicted steps "
+                "it cancels against T_gpu's."
+            ]
+    if goal == SHAPE:
+        unseen = HALF * SLOPE_SD
+        seen = ", ".join(f"{name} {told(goal, half)}" for name, half in errors.items() if name != WHOLE)
+        return [f"Each other error alone beside the floors after these cells ({told(goal, unseen)}: not seen): {seen}."]
+    return []
+
+
+def _outside(
+    cells: Sequence[PlannedCell], shapes: ModelShapes, specs: Sequence[GpuSpec], calibration: Calibration
+) -> list[str]:
+    if not isinstance(calibration, Posterior):
+        return []
+    reasons = domain.model_reasons(calibration, shapes)
+    reasons += [reason for spec in specs for reason in domain.gpu_reasons(calibration, spec)]
+    odd = sum(not cell.inside for cell in cells)
+    if odd:
+        seen = calibration.domain
+        reasons.append(
+            f"cells marked * ({odd}): batch {seen.batch[0]:g} to {seen.batch[1]:g}, context {seen.context[0]:g} to "
+            f"{seen.context[1]:g} on {', '.join(calibration.gpus)} calibrated"
+        )
+    return [f"Outside what the calibration has seen: {'; '.join(reasons)}."] if reasons else []
+
+
+def _left_out(unfit: Sequence[Cell], long: Sequence[Cell]) -> list[str]:
+    told = []
+    for cells, why in ((unfit, "do not fit into memory"), (long, "lie beyond the model's positions")):
+        if cells:
+            some = ", ".join(f"({c.gpu}, {c.batch:g}, {c.context:g})" for c in cells[:4])
+            more = f" and {len(cells) - 4} more" if len(cells) > 4 else ""
+            told.append(f"Left out, since they {why}: {some}{more}.")
+    return told
+
+
+# ---- which cells would decide -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """One further cell that would help with an open question.
+
+    Attributes
+    ----------
+    cell : Cell
+    kind : "same GPU", "same GPU, larger batch" or "another GPU"
+    gain : float
+        Expected information, log(sd before / sd after), nats.
+    before, after : float
+        Half the 90 % interval before and after it: of the widest floor, ms, or of the relative error.
+    inside : bool
+        Whether the calibration has seen such cells.
+    """
+
+    cell: Cell
+    kind: str
+    gain: float
+    before: float
+    after: float
+    inside: bool
+
+
+SAME, LARGER, OTHER = "same GPU", "same GPU, larger batch", "another GPU"
+_NOWHERE = {
+    SAME: f"up to batch {SMALL_BATCH} on the same GPU",
+    LARGER: "at a larger batch there",
+    OTHER: "on another GPU",
+}
+
+
+def deciding(
+    shapes: ModelShapes,
+    specs: Sequence[GpuSpec],
+    measured: Sequence[Cell],
+    calibration: Calibration,
+    question: str,
+    *,
+    noise: float | None = None,
+    others: Sequence[GpuSpec] | None = None,
+    seed: int = 1,
+) -> list[Deciding]:
+    """Which one further cell would do most for what a verdict leaves open.
+
+    Parameters
+    ----------
+    specs : sequence of GpuSpec
+        On which the family was measured.
+    measured : sequence of Cell
+        In hand (`step_ms` where known).
+    question : str
+        What is open, as a verdict names it: "slope..." , "level..." or "level: a floor or the weights' bandwidth".
+    others : sequence of GpuSpec, optional
+        Further GPUs to try where the weights are in question; default: the rest of the calibration, without draws the
+        rest of the catalog.
+
+    Returns
+    -------
+    list of Deciding
+        The best cell of each kind, best first: on a GPU in hand up to batch 16, there at larger batches, and (weights)
+        on another GPU.
+
+    Raises
+    ------
+    InputError
+        The question is none of these.
+
+    Notes
+    -----
+    A floor and an error of the weights' bandwidth have one column on one GPU while the weights' time is the same in all
+    cells, hence no gain there at small batches. It differs between GPUs, and at batches where GEMMs become
+    compute-bound. That the anchor is measured on another GPU too is not assumed where there are draws.
+    """
+    if not question.startswith(("slope", "level")):
+        raise InputError(f"open question {question!r} is unknown: expected slope... or level...")
+    rng = np.random.default_rng(seed)
+    weights, level = "weights" in question, question.startswith("level")
+    known = list(specs)
+    if weights:
+        known += _other_gpus(specs, calibration) if others is None else list(others)
+    found, _, _ = candidates(shapes, known, WIDE_BATCHES, WIDE_CONTEXTS, measured)
+    if not found:
+        return []
+    used = {cell.gpu for cell in (*found, *measured)}
+    p = prospect(shapes, [s for s in known if s.name in used], found, measured, calibration, rng, noise=noise)
+    sets, none = np.arange(p.candidates)[:, None], np.zeros((1, 0), dtype=np.int64)
+    if level and not weights:
+        (start, _), (ends, _) = floor_sds(p, none), floor_sds(p, sets)
+        gain = (np.log(start) - np.log(ends)).sum(-1)
+        before, after = float(start.max()), ends.max(-1)
+    else:
+        size = belief(p, WEIGHTS if weights else WHOLE)
+        before, after = float(size.sds(none)[0]), size.sds(sets)
+        gain = np.log(before) - np.log(after)
+    mine = {spec.name for spec in specs}
+    best: dict[str, Deciding] = {}
+    for i in np.argsort(-gain, kind="stable"):
+        cell = p.cells[i]
+        kind = OTHER if cell.gpu not in mine else SAME if cell.batch <= SMALL_BATCH else LARGER
+        told = (max(float(gain[i]), 0.0), HALF * before, HALF * float(after[i]), bool(p.inside[i]))
+        best.setdefault(kind, Deciding(cell, kind, *told))
+    return sorted(best.values(), key=lambda d: -d.gain)
+
+
+def _other_gpus(specs: Sequence[GpuSpec], calibration: Calibration) -> list[GpuSpec]:
+    mine = {spec.name for spec in specs}
+    if isinstance(calibration, Posterior):
+        rest = [calibration.specs[name] for name in calibration.gpus if name not in mine]
+        if rest:
+            return rest
+    known = calibration if isinstance(calibration, Mapping) else gpu_catalog.names()
+    return [gpu_catalog.load(name) for name in known if name not in mine and name in gpu_catalog.names()]
+
+
+def say_deciding(found: Sequence[Deciding], question: str) -> str:
+    """What `deciding` found, as a sentence."""
+    if not found or found[0].gain < 0.01:
+        return f"No further cell would decide ({question})."
+    shown = SHAPE if question.startswith("slope") or "weights" in question else FLOOR
+    parts = []
+    for one in found:
+        if one.gain < 0.01:
+            parts.append(f"no cell {_NOWHERE[one.kind]} tells anything")
+        else:
+            mark = "" if one.inside else " (outside the calibration)"
+            parts.append(f"{one.cell}{mark}: {told(shown, one.before)} to {told(shown, one.after)}")
+    return f"What would decide ({question}), 90 %: {'; '.join(parts)}."
+
+
+# ---- the command ------------------------------------------------------------------------------------------------
+
+
+def read_measured(path: Path, shapes: ModelShapes, specs: Sequence[GpuSpec]) -> list[Cell]:
+    """Cells of one model in a file of measurements on the GPUs at hand, repeats averaged.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or has no cell of that model on these GPUs.
+    """
+    from validate import measurements
+    from validate.names import Names
+
+    names = Names({shapes.name: shapes}, {spec.name: spec for spec in specs})
+    frame = measurements.load(path, names=names).frame
+    own = frame[(frame["model"] == shapes.name) & frame["gpu"].isin([spec.name for spec in specs])]
+    if own.empty:
+        found = ", ".join(sorted(set(frame["model"] + " on " + frame["gpu"])))
+        asked = ", ".join(spec.name for spec in specs)
+        raise InputError(f"{path}: no cell of {shapes.name} on {asked}; the file has {found}")
+    means = own.groupby(["gpu", "batch", "context"], sort=False)["step_ms"].mean().reset_index()
+    return [Cell(str(g), float(b), float(c), float(y)) for g, b, c, y in means.itertuples(index=False, name=None)]
