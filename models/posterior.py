@@ -35,7 +35,7 @@ EFFECTS = {
 """Effects behind floors: the prior of their scale (`Priors.floor_sd_...`), and what two pairs that have one alike share
 (0 the SKU, 1 the class, 2 the model)."""
 SCALES = 8192
-"""Prior points of the scales of the effects, weighed by the floors of each draw."""
+"""Points of the scales of the effects, weighed by the floors of each draw."""
 NOISE_FREEDOM = 4.0
 """So many pairs is the prior spread of noise between pairs worth, beside the measured pairs."""
 LARGEST_FILE = 256 * 1024 * 1024
@@ -393,25 +393,49 @@ def floor_scales(
 
     Notes
     -----
-    Half-t priors with 3 degrees of freedom; one prior point per draw, taken with probability proportional to the joint
-    normal density of that draw's floors.
+    Half-t priors with 3 degrees of freedom. Points come from the prior, and in a second round half of them from a
+    log-normal around what the first round chose; each draw takes one, with probability proportional to the joint normal
+    density of its floors times the prior over the density of the points. Points are common to all draws.
     """
     mean, _ = _overall(priors, structure)
     values = (np.log(floor_ms) if structure.positive else floor_ms) - mean
-    tops = [_scale(priors, structure, prior) for prior, _ in EFFECTS.values()]
-    points = np.abs(rng.standard_t(3, (SCALES, len(EFFECTS)))) * tops
+    tops = np.array([_scale(priors, structure, prior) for prior, _ in EFFECTS.values()])
+    points = np.abs(rng.standard_t(3, (SCALES // 4, len(EFFECTS)))) * tops
+    first = np.log(points[_chosen(pairs, values, points, np.zeros(len(points)), structure, rng, priors)])
+    centre, root = first.mean(0), 1.5 * np.linalg.cholesky(np.cov(first.T) + 0.01 * np.eye(len(EFFECTS)))
+    fresh = np.abs(rng.standard_t(3, (SCALES // 2, len(EFFECTS)))) * tops
+    logs = np.concatenate([np.log(fresh), centre + rng.standard_normal((SCALES // 2, len(EFFECTS))) @ root.T])
+    white = np.linalg.solve(root, (logs - centre).T)
+    around = -0.5 * (white**2).sum(0) - np.log(np.diag(root)).sum() - 0.5 * len(EFFECTS) * np.log(2.0 * np.pi)
+    points = np.exp(logs)
+    half_t = np.log(4.0 / (np.pi * np.sqrt(3.0) * tops)) - 2.0 * np.log1p((points / tops) ** 2 / 3.0)
+    prior = (half_t + logs).sum(-1)  # of the logarithm
+    weight = prior - np.logaddexp(prior, around)
+    return points[_chosen(pairs, values, points, weight, structure, rng, priors)]
+
+
+def _chosen(
+    pairs: Sequence[tuple[str, str, str]],
+    values: Array,
+    points: Array,
+    log_weight: Array,
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    priors: Priors,
+) -> NDArray[np.int64]:
+    """A point for each draw, with probability proportional to its weight and the density of that draw's floors."""
     best, chosen = np.full(len(values), -np.inf), np.zeros(len(values), dtype=np.int64)
-    for start in range(0, SCALES, _CHUNK):
-        some = points[start : start + _CHUNK]
-        root = np.linalg.cholesky(_covariance(pairs, some, priors, structure))
-        white = np.linalg.solve(root, np.broadcast_to(values.T, (len(some), *values.T.shape)))
+    for start in range(0, len(points), _CHUNK):
+        some = slice(start, start + _CHUNK)
+        root = np.linalg.cholesky(_covariance(pairs, points[some], priors, structure))
+        white = np.linalg.solve(root, np.broadcast_to(values.T, (len(root), *values.T.shape)))
         log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
-        log += rng.gumbel(size=log.shape)
+        log += log_weight[some, None] + rng.gumbel(size=log.shape)
         top = log.argmax(0)
         better = np.take_along_axis(log, top[None], 0)[0] > best
         chosen[better] = start + top[better]
         best = np.maximum(best, log.max(0))
-    return points[chosen]
+    return chosen
 
 
 _CHUNK = 256

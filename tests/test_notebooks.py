@@ -15,7 +15,11 @@ import validate
 
 pytestmark = pytest.mark.timeout(900)
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-LABELS = {"01-transfer-study": "imputed", "02-what-a-floor-hides": "simulated"}
+LABELS = {
+    "01-transfer-study": "imputed",
+    "02-what-a-floor-hides": "simulated",
+    "03-check-a-new-family": "simulated",
+}
 """What the cells of each notebook are."""
 PACKAGES = Path(validate.__file__).resolve().parents[1]
 """Where the packages under test lie: the checkout, or the installed wheel."""

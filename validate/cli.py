@@ -20,8 +20,8 @@ DEFAULT_STUDY = "transfer-study"
 DATA_OPTIONS = ("format", "stack", "mode", "anchor", "configs")  # what describes the file given by --data
 STUDY_FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark")  # those that say everything themselves
 EXIT_CODES = (
-    "exit codes: 0 done or supported, 1 refuted (never from report), 2 bad input, 3 a fit failed its "
-    "convergence gate, 4 undecided, not identified or untestable, 130 interrupted"
+    "exit codes: 0 done, supported or transfers, 1 refuted or does not hold (never from report), 2 bad input, 3 a fit "
+    "failed its convergence gate, 4 undecided, not identified or untestable, 130 interrupted"
 )
 
 

@@ -134,10 +134,11 @@ def render(frame: "pd.DataFrame") -> str:
     Texts lose control characters (a space stands for each), and those that begin with = + - or @ get an
     apostrophe in front, which `read` takes off again. Numbers are written in full, whole ones without a point.
     """
-    return frame.map(_cell).to_csv(index=False, lineterminator="\n")
+    return frame.map(cell).to_csv(index=False, lineterminator="\n")
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value as the text of a cell, disarmed as `render` says."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, float | int | np.number):
