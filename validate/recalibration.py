@@ -32,7 +32,7 @@ from models.posterior import Posterior
 from models.priors import DEFAULT_PRIORS
 from models.shapes import ModelShapes
 from validate import domain
-from validate.csvfile import _cell as csv_cell
+from validate.csvfile import cell as csv_cell
 from validate.errors import InputError
 from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
 from validate.prospects import (
