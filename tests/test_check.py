@@ -353,3 +353,15 @@ def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Posterior]):
     said = transfer.check(FAMILY, frame, gpu="H100", study=posterior, margins=Margins())
     assert checkpage.text(said.data).count("H100  ") == 1
     assert "\n  all" not in said.summary
+
+
+def test_calibrate_check_writes_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setattr(checkrates, "DESIGNS", {"3": checkrates.DESIGNS["3"]})
+    monkeypatch.setattr(checkrates, "GPUS", (("H100",),))
+    out = tmp_path / "check.csv"
+    assert cli.main(["calibrate", "--check", "--studies", "2", "--jobs", "1", "--out", str(out)]) == 0
+    frame = pd.read_csv(out)
+    assert frame["truth"].tolist() == list(checkrates.TRUTHS)
+    assert (frame[list(checkrates.VERDICT_NAMES)].sum(axis=1) == 2).all()
+    assert "nothing differs" in capsys.readouterr().out
+    assert set(checkrates.VERDICT_NAMES) == set(transfer.VERDICTS)

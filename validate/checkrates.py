@@ -71,28 +71,54 @@ def _run(chunk: _Chunk) -> dict[str, Any]:
     return {"said": [said.count(name) for name in VERDICT_NAMES]}
 
 
-def simulate(
+@dataclass(frozen=True, eq=False)
+class CheckRates:
+    """Verdicts on simulated families: `table` has a row per truth and design, and a column per verdict."""
+
+    table: "pd.DataFrame"
+
+    def __repr__(self) -> str:
+        return f"CheckRates({len(self.table)} truths and designs, {int(self.table['sets'].min())} families each)"
+
+    def to_frame(self) -> "pd.DataFrame":
+        return self.table
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {"rates": self.table.to_dict("records")}
+
+    @property
+    def summary(self) -> str:
+        """Text for a person: how often each verdict was said, percent."""
+        shown = self.table.copy()
+        for name in VERDICT_NAMES:
+            shown[name] = (100.0 * shown[name] / shown["sets"]).round(1)
+        shown["wrong"] = [round(100.0 * wrong(row), 1) for row in self.table.to_dict("records")]
+        return "Verdicts on simulated families, percent\n" + shown.drop(columns=["seed"]).to_string(index=False)
+
+    def save(self, path: Path) -> Path:
+        """Write the table as CSV."""
+        return files.write_text(path, self.table.to_csv(index=False, lineterminator="\n"))
+
+
+def calibrate(
     *,
-    sets: int = SETS,
+    studies: int = SETS,
     seed: int = 1,
     jobs: int | None = None,
     dask: str | None = None,
     folder: Path | None = None,
     progress: bool = False,
-) -> "pd.DataFrame":
+) -> CheckRates:
     """Verdicts on simulated families at 2 % noise beside a calibration whose constants are known.
 
     Parameters
     ----------
-    sets : int
+    studies : int
         Families of each truth in each design.
     jobs, dask, folder, progress
         See `validate.runner.run`.
-
-    Returns
-    -------
-    DataFrame
-        One row per truth, number of GPUs and cells per GPU; a column for each verdict: how often it was said.
     """
     import numpy as np
     import pandas as pd
@@ -101,7 +127,9 @@ def simulate(
 
     designs = [(truth, gpus, cells) for gpus in GPUS for cells in DESIGNS for truth in TRUTHS]
     chunks = [
-        _Chunk(*design, min(CHUNK, sets - first), seed, first) for design in designs for first in range(0, sets, CHUNK)
+        _Chunk(*design, min(CHUNK, studies - first), seed, first)
+        for design in designs
+        for first in range(0, studies, CHUNK)
     ]
     keys = [f"check {chunk!r}" for chunk in chunks]
     found = run(_run, chunks, keys=keys, jobs=jobs, dask=dask, folder=folder, progress=progress, desc="families")
@@ -111,8 +139,8 @@ def simulate(
             r["said"] for c, r in zip(chunks, found, strict=True) if (c.truth, c.gpus, c.cells) == (truth, gpus, cells)
         ]
         said = dict(zip(VERDICT_NAMES, np.sum(mine, axis=0).tolist(), strict=True))
-        rows.append({"truth": truth, "gpus": len(gpus), "cells": int(cells), "sets": sets, "seed": seed} | said)
-    return pd.DataFrame(rows)
+        rows.append({"truth": truth, "gpus": len(gpus), "cells": int(cells), "sets": studies, "seed": seed} | said)
+    return CheckRates(pd.DataFrame(rows))
 
 
 def committed() -> "list[dict[str, Any]]":
@@ -193,8 +221,3 @@ def _percent(share: float) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def save(frame: "pd.DataFrame", path: Path) -> Path:
-    """Write a result as CSV."""
-    return files.write_text(path, frame.to_csv(index=False, lineterminator="\n"))

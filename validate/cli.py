@@ -125,10 +125,11 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    from validate import power, runner
+    from validate import checkrates, power, runner
 
+    calibrate = checkrates.calibrate if options.check else power.calibrate
     try:
-        result = power.calibrate(
+        result = calibrate(
             studies=options.studies,
             seed=1 if options.seed is None else options.seed,
             jobs=options.jobs,
@@ -352,8 +353,9 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive,
         default=1000,
         metavar="N",
-        help="at the margin of H1, half elsewhere (default: 1000)",
+        help="simulated, at the margin of H1, half elsewhere (default: 1000); with --check of each truth and design",
     )
+    calibrate.add_argument("--check", action="store_true", help="error rates of check instead of those of the tests")
     calibrate.add_argument("--out", type=Path, metavar="FILE", help="write the table there, as CSV")
     _add_runner(calibrate)
 
