@@ -5,6 +5,7 @@ their posterior: the second stage of a cut. Measured steps are Normal(step, (noi
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,13 +93,16 @@ def fit_floor(
         data = _Data(some[:, :cells], some[:, cells:-1], some[:, -1], known, structure, floor_prior, noise_prior)
         wide, log = _grid(data, _first(data), COARSE)
         x, log = _grid(data, _ends(wide, log), FINE)
-        for k in range(len(some)):
-            at = np.flatnonzero(code == start + k)
-            floor[at], noise[at] = _drawn(x[k], data.noises[k], log[k], len(at), rng)
-            values = np.exp(x[k]) if structure.positive else x[k]
-            mass = np.exp(logsumexp(log[k], axis=-1) - log[k].max())
-            mean[at] = values @ mass / mass.sum()
-            evidence[at] = logsumexp(log[k]) + np.log((x[k, 1] - x[k, 0]) * (data.noises[k, 1] - data.noises[k, 0]))
+        mine = np.flatnonzero((code >= start) & (code < start + size))
+        row = code[mine] - start
+        top = log.max((1, 2))
+        mass = np.exp(log - top[:, None, None])
+        by_floor, total = mass.sum(-1), mass.sum((1, 2))
+        values = np.exp(x) if structure.positive else x
+        mean[mine] = ((values * by_floor).sum(-1) / total)[row]
+        steps = (x[:, 1] - x[:, 0]) * (data.noises[:, 1] - data.noises[:, 0])
+        evidence[mine] = (np.log(total * steps) + top)[row]
+        floor[mine], noise[mine] = _drawn(x, data.noises, mass, row, rng)
     return FloorFit(np.exp(floor) if structure.positive else floor, np.exp(noise), mean, evidence)
 
 
@@ -165,13 +169,13 @@ class _Data:
     floor_prior: tuple[float, float]
     noise_prior: tuple[float, float]
 
-    @property
+    @cached_property
     def rms(self) -> Array:
         """Root mean square of the relative residuals around the mean offset [row]."""
         offset = (self.y - self.T).mean(-1, keepdims=True)
         return np.sqrt((((self.y - self.T - offset) / self.y) ** 2).mean(-1)) + 1e-6
 
-    @property
+    @cached_property
     def noises(self) -> Array:
         """Grid of the log noise [row, point]."""
         mean, sd = self.noise_prior
@@ -233,10 +237,14 @@ def _ends(x: Array, log: Array) -> tuple[Array, Array]:
     return x[rows, first.clip(0, top)] - step * (first < 0), x[rows, last.clip(0, top)] + step * (last > top)
 
 
-def _drawn(x: Array, noises: Array, log: Array, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draws from a grid [point, noise], spread evenly within its steps."""
-    mass = np.cumsum(np.exp(log - log.max()).ravel())
-    at = np.searchsorted(mass, rng.uniform(0.0, mass[-1], count)).clip(0, mass.size - 1)
-    i, j = np.unravel_index(at, log.shape)
-    spread = rng.uniform(-0.5, 0.5, (2, count))
-    return x[i] + spread[0] * (x[1] - x[0]), noises[j] + spread[1] * (noises[1] - noises[0])
+def _drawn(
+    x: Array, noises: Array, mass: Array, row: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """A draw from the grid [row, point, noise] of each `row`, spread evenly within the steps of the grid."""
+    summed = np.cumsum(mass.reshape(len(mass), -1), -1)
+    wanted = rng.uniform(0.0, 1.0, len(row)) * summed[row, -1]
+    at = np.array([np.searchsorted(summed[r], w) for r, w in zip(row, wanted, strict=True)], dtype=np.int64)
+    i, j = np.divmod(at.clip(0, summed.shape[-1] - 1), mass.shape[-1])
+    spread = rng.uniform(-0.5, 0.5, (2, len(row)))
+    floor = x[row, i] + spread[0] * (x[row, 1] - x[row, 0])
+    return floor, noises[row, j] + spread[1] * (noises[row, 1] - noises[row, 0])

@@ -94,7 +94,7 @@ class CheckRates:
         shown = self.table.copy()
         for name in VERDICT_NAMES:
             shown[name] = (100.0 * shown[name] / shown["sets"]).round(1)
-        shown["wrong"] = [round(100.0 * wrong(row), 1) for row in self.table.to_dict("records")]
+        shown["wrong"] = [round(100.0 * wrong(dict(row)), 1) for _, row in self.table.iterrows()]
         return "Verdicts on simulated families, percent\n" + shown.drop(columns=["seed"]).to_string(index=False)
 
     def save(self, path: Path) -> Path:
