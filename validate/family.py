@@ -5,7 +5,7 @@ from its shapes alone; given that, the family's floor and noise on each GPU come
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models.cells import Cells
 from models.classes import default_class
-from models.floorfit import fit_floor
+from models.floorfit import FloorFit, fit_floor
 from models.floors import FloorStructure
 from models.gpus import GpuSpec
 from models.kernels import Experts, decode_work
@@ -28,6 +28,8 @@ type Array = NDArray[np.float64]
 
 ROWS, LEAST_ROWS, VALUES = 400, 60, 120_000
 """Draws of the calibration that are used: at most, at least, and so that draws times cells stay below `VALUES`."""
+BETWEEN = 0.35
+"""sd of the log noise between the GPUs of a model: a pair's noise is worth four cells of its model."""
 SMALLEST = 1e-3
 """Least change of a step with the floor, per ms: a cell whose GPU branch hides the floor wholly says nothing of it."""
 
@@ -113,36 +115,96 @@ def family(
     klass = klass or default_class(shapes)
     known = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
     seen = [g for g in posterior.gpus if posterior.measured(g, posterior.anchor)]
-    parts = [_anchor_part(posterior, g, rng) for g in [g for g in seen if g in cells.gpus] or seen]
-    efficiency = {}
-    for gpu in cells.gpus:
-        at = np.flatnonzero(cells.gpu == gpu)
-        constants = posterior.efficiency(gpu, rng)
-        work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=gpus[gpu], experts=posterior.experts)
-        T = np.asarray(work_ms(work, constants))
-        floor_prior, noise_prior = _priors(posterior, gpu, klass, rng)
-        fit = fit_floor(
-            T,
-            cells.step_ms[at],
-            posterior.structure,
-            rng,
-            floor_prior=floor_prior,
-            noise_prior=noise_prior,
-            q=posterior.q,
-            known_sd_ms=known[at],
+    beside = [g for g in seen if g in cells.gpus] or seen
+    anchors = {g: _anchors_floor(posterior, g, rng) for g in dict.fromkeys((*beside, *cells.gpus))}
+    jobs = {g: _Job.of(shapes, cells, gpus[g], g, klass, known, posterior, rng) for g in cells.gpus}
+    if len(jobs) > 1:
+        jobs = _sharing_noise(jobs, posterior, rng)
+    parts = [_anchor_part(posterior, g, anchors[g], rng) for g in beside]
+    for gpu, job in jobs.items():
+        fit = job.fit(posterior, rng)
+        axes = tuple(getattr(cells, name)[job.at] for name in ("batch", "context", "step_ms"))
+        floors = fit.floor_ms, *anchors[gpu]
+        parts.append(
+            _part((model, gpu), axes, job.gpu_ms, floors, fit.noise_relative, known[job.at], posterior, job.shares)
         )
-        anchor, calibrated = _anchors_floor(posterior, gpu, rng)
-        floors = fit.floor_ms, anchor, calibrated
-        axes = cells.batch[at], cells.context[at], cells.step_ms[at]
-        shares = parts_of(work, constants, T)[0]
-        parts.append(_part((model, gpu), axes, T, floors, fit.noise_relative, known[at], posterior, shares))
-        means: dict[str, Any] = {name: float(np.mean(getattr(constants, name))) for name in posterior.constants}
-        efficiency[gpu] = Efficiency(**means)
+    efficiency = {gpu: job.efficiency for gpu, job in jobs.items()}
     unmeasured = tuple(g for g in cells.gpus if g not in seen)
     draws = _draws(parts, posterior, model, klass, label)
     sd = np.concatenate([part.known_sd_ms for part in parts])
     around = _around(parts, posterior) if posterior.structure.positive else None
     return Family(model, shapes, gpus, draws, around, sd, efficiency, posterior.experts, unmeasured)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """Fit of floor and noise on one GPU: which cells, T_gpu [draw, cell], and the priors (mean, sd)."""
+
+    at: NDArray[np.int64]
+    gpu_ms: Array
+    step_ms: Array
+    known_sd_ms: Array
+    shares: Mapping[str, Array]
+    efficiency: Efficiency
+    floor_prior: tuple[float, float]
+    noise_prior: tuple[float, float]
+
+    @classmethod
+    def of(
+        cls,
+        shapes: ModelShapes,
+        cells: Cells,
+        spec: GpuSpec,
+        gpu: str,
+        klass: str,
+        known: Array,
+        posterior: Posterior,
+        rng: np.random.Generator,
+    ) -> "_Job":
+        at = np.flatnonzero(cells.gpu == gpu)
+        constants = posterior.efficiency(gpu, rng)
+        work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=spec, experts=posterior.experts)
+        T = np.asarray(work_ms(work, constants))
+        means: dict[str, Any] = {name: float(np.mean(getattr(constants, name))) for name in posterior.constants}
+        floor_prior, noise_prior = _priors(posterior, gpu, klass, rng)
+        assert cells.step_ms is not None
+        shares = parts_of(work, constants, T)[0]
+        return cls(at, T, cells.step_ms[at], known[at], shares, Efficiency(**means), floor_prior, noise_prior)
+
+    def fit(self, posterior: Posterior, rng: np.random.Generator) -> FloorFit:
+        return fit_floor(
+            self.gpu_ms,
+            self.step_ms,
+            posterior.structure,
+            rng,
+            floor_prior=self.floor_prior,
+            noise_prior=self.noise_prior,
+            q=posterior.q,
+            known_sd_ms=self.known_sd_ms,
+        )
+
+
+def _sharing_noise(jobs: Mapping[str, _Job], posterior: Posterior, rng: np.random.Generator) -> dict[str, _Job]:
+    """The same with noise priors that know the family's other GPUs.
+
+    The log noise of a GPU is that of the family give or take `BETWEEN`; what a first fit of each of the other GPUs says
+    of theirs, beyond its prior, narrows the family's.
+    """
+    told = {}
+    for gpu, job in jobs.items():
+        logs = np.log(job.fit(posterior, rng).noise_relative)
+        (mean, sd), (m, v) = job.noise_prior, (float(logs.mean()), float(logs.var()))
+        precision = max(1.0 / v - 1.0 / sd**2, 1e-6)
+        told[gpu] = (m / v - mean / sd**2) / precision, 1.0 / precision
+    found = {}
+    for gpu, job in jobs.items():
+        mean, sd = job.noise_prior
+        own = max(sd**2 - BETWEEN**2, 1e-4)
+        others = [(m, v + BETWEEN**2) for g, (m, v) in told.items() if g != gpu]
+        precision = 1.0 / own + sum(1.0 / v for _, v in others)
+        centre = (mean / own + sum(m / v for m, v in others)) / precision
+        found[gpu] = replace(job, noise_prior=(centre, float(np.sqrt(1.0 / precision + BETWEEN**2))))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,11 +272,11 @@ def _anchors_floor(posterior: Posterior, gpu: str, rng: np.random.Generator) -> 
     return drawn, fit.mean_ms
 
 
-def _anchor_part(posterior: Posterior, gpu: str, rng: np.random.Generator) -> _Part:
+def _anchor_part(posterior: Posterior, gpu: str, floor: tuple[Array, Array], rng: np.random.Generator) -> _Part:
     at = posterior.anchor_gpu == posterior.gpus.index(gpu)
     axes = posterior.anchor_batch[:, at], posterior.anchor_context[:, at], posterior.anchor_step_ms[:, at]
     T = posterior.anchor_gpu_ms[:, at]
-    drawn, calibrated = _anchors_floor(posterior, gpu, rng)
+    drawn, calibrated = floor
     noise = posterior.noise_of(gpu, posterior.anchor, rng)
     nothing = dict.fromkeys(("weights", "kv", "other"), np.zeros_like(T))
     floors = drawn, drawn, calibrated
