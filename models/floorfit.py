@@ -106,6 +106,16 @@ def fit_floor(
     return FloorFit(np.exp(floor) if structure.positive else floor, np.exp(noise), mean, evidence)
 
 
+@dataclass(frozen=True, eq=False)
+class FloorsFit:
+    """Draws of floors of several SKUs: floor_ms and noise_relative [draw, gpu], q and log_evidence [draw]."""
+
+    floor_ms: Array
+    noise_relative: Array
+    q: Array
+    log_evidence: Array
+
+
 def fit_floors(
     gpu_code: NDArray[np.int64],
     gpu_ms: Array,
@@ -115,7 +125,8 @@ def fit_floors(
     *,
     floor_prior: tuple[float, float],
     noise_prior: tuple[float, float],
-) -> tuple[Array, Array, Array]:
+    known_sd_ms: ArrayLike = 0.0,
+) -> FloorsFit:
     """Floors and noise of one model on several SKUs, and the overlap that they share where it is free.
 
     Parameters
@@ -128,11 +139,11 @@ def fit_floors(
 
     Returns
     -------
-    floor_ms, noise_relative : arrays [draw, gpu]
-    q : array [draw]
-        Uniform on (0, 1) before the cells are seen, on `OVERLAPS` points.
+    FloorsFit
+        Its q, where free, is uniform on (0, 1) before the cells are seen, on `OVERLAPS` points: no misfit above 1.
     """
     fixed = COMBINE[structure.combine].q
+    known = np.broadcast_to(np.asarray(known_sd_ms, dtype=float), gpu_code.shape)
     points = (np.arange(OVERLAPS) + 0.5) / OVERLAPS if fixed is None else np.array([fixed])
     found = []
     for q in points:
@@ -145,6 +156,7 @@ def fit_floors(
                 floor_prior=floor_prior,
                 noise_prior=noise_prior,
                 q=q,
+                known_sd_ms=known[at],
             )
             for at in (gpu_code == g for g in range(gpu_code.max() + 1))
         ]
@@ -154,7 +166,7 @@ def fit_floors(
     rows = np.arange(len(gpu_ms))
     floor = np.stack([np.stack([f.floor_ms for f in fits], -1) for fits in found])[chosen, rows]
     noise = np.stack([np.stack([f.noise_relative for f in fits], -1) for fits in found])[chosen, rows]
-    return floor, noise, points[chosen]
+    return FloorsFit(floor, noise, points[chosen], logsumexp(evidence, axis=0) - np.log(len(points)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from models.cells import Cells
 from models.floors import COMBINE, Q_MAX, FloorStructure
 from models.gpus import GpuSpec
-from models.kernels import EXPERTS, Experts, decode_work
+from models.kernels import EXPERTS, Experts, decode_work, stack_work
 from models.priors import DEFAULT_PRIORS, Priors
 from models.roofline import CONSTANTS, Efficiency, work_ms
 from models.shapes import ModelShapes
@@ -36,6 +37,8 @@ EFFECTS = {
 (0 the SKU, 1 the class, 2 the model)."""
 SCALES = 8192
 """Points of the scales of the effects, weighed by the floors of each draw."""
+BATCHES = 50
+"""Consecutive batches of draws that are the units of the Monte Carlo error."""
 NOISE_FREEDOM = 4.0
 """So many pairs is the prior spread of noise between pairs worth, beside the measured pairs."""
 LARGEST_FILE = 256 * 1024 * 1024
@@ -50,6 +53,12 @@ class Domain:
     batch: tuple[float, float]
     context: tuple[float, float]
     parameters: tuple[float, float]
+
+    @classmethod
+    def of(cls, batch: ArrayLike, context: ArrayLike, parameters: ArrayLike) -> "Domain":
+        """The ranges of what was seen."""
+        seen = [np.asarray(values, dtype=float) for values in (batch, context, parameters)]
+        return cls(*((float(values.min()), float(values.max())) for values in seen))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +96,9 @@ class Posterior:
         Where the cells come from.
     source : str
         Name of the study and its hash.
+    treatment : str
+        What the constants were fitted to: "study" (latent in imputed cells), "cut" or "anchor alone" (the anchor's
+        cells), "joint" (all cells).
     stack, mode : str
         Serving stack and launch mode of the cells, empty where unknown.
     """
@@ -113,6 +125,7 @@ class Posterior:
     domain: Domain
     label: str
     source: str
+    treatment: str = ""
     stack: str = ""
     mode: str = ""
     priors: Priors = field(default=DEFAULT_PRIORS)
@@ -194,6 +207,19 @@ class Posterior:
         constants = {name: values[keep] for name, values in self.constants.items()}
         return replace(self, constants=constants, weight=np.full(len(keep), 1.0 / len(keep)), **arrays)
 
+    def without(self, model: str) -> "Posterior":
+        """The same draws without one model's floors and noise; the anchor stays."""
+        if model == self.anchor or model not in self.models:
+            return self
+        keep = [m for m, name in enumerate(self.models) if name != model]
+        return replace(
+            self,
+            models=tuple(self.models[m] for m in keep),
+            classes=tuple(self.classes[m] for m in keep),
+            floor_ms=self.floor_ms[:, :, keep],
+            noise_relative=self.noise_relative[:, :, keep],
+        )
+
     @property
     def anchor_class(self) -> str:
         """Class of the anchor."""
@@ -232,7 +258,7 @@ class Posterior:
             return self.floor_ms[:, self.gpus.index(gpu), self.models.index(model)]
         pairs = self._pairs
         covariance = _covariance([*pairs, (gpu, klass, model)], self.scales, self.priors, self.structure)
-        mean, _ = _overall(self.priors, self.structure)
+        mean, _ = floor_level(self.priors, self.structure)
         gain = np.linalg.solve(covariance[:, :-1, :-1], covariance[:, :-1, -1:])[..., 0]
         floors = np.stack([self.floor_ms[:, g, m] for g, m in self._codes], -1)
         values = np.log(floors) if self.structure.positive else floors
@@ -333,7 +359,7 @@ class Posterior:
             raise ValueError(f"{file}: expected a posterior.npz of rooffloor ({why})") from found
 
 
-def rejoined(posterior: Posterior, combine: str, rng: np.random.Generator) -> Posterior:
+def rejoined(posterior: Posterior, combine: str, rng: np.random.Generator) -> tuple[Posterior, float]:
     """The same constants with the anchor's floors fitted anew to its cells, joined in another way.
 
     Parameters
@@ -345,35 +371,109 @@ def rejoined(posterior: Posterior, combine: str, rng: np.random.Generator) -> Po
     -------
     Posterior
         Of the anchor alone: floors of other models are not refitted.
+    float
+        Log density of the anchor's steps under these floors, mean over the draws of the constants. The constants are as
+        calibrated: under the joining that they were fitted with it is higher than a fit under the other would find.
     """
     from models.floorfit import fit_floors
 
     structure = FloorStructure("gpu, model", combine)
-    logs = np.log(posterior.noise_relative[:, :, posterior.models.index(posterior.anchor)])
     used = np.unique(posterior.anchor_gpu)
-    floor, noise, q = fit_floors(
+    fit = fit_floors(
         np.searchsorted(used, posterior.anchor_gpu),
         posterior.anchor_gpu_ms,
         posterior.anchor_step_ms,
         structure,
         rng,
-        floor_prior=_overall(posterior.priors, structure),
-        noise_prior=(float(np.nanmean(logs)), posterior.priors.noise_relative[1]),
+        floor_prior=floor_level(posterior.priors, structure),
+        noise_prior=noise_level(posterior.priors),
     )
     shape = (len(posterior.weight), len(posterior.gpus), 1)
     floors, noises = np.full(shape, np.nan), np.full(shape, np.nan)
-    floors[:, used, 0], noises[:, used, 0] = floor, noise
+    floors[:, used, 0], noises[:, used, 0] = fit.floor_ms, fit.noise_relative
     klass = posterior.anchor_class
     pairs = [(posterior.gpus[g], klass, posterior.anchor) for g in used]
-    return replace(
+    anew = replace(
         posterior,
         models=(posterior.anchor,),
         classes=(klass,),
         floor_ms=floors,
         noise_relative=noises,
         combine=combine,
-        q=q,
-        scales=floor_scales(pairs, floor, structure, rng, posterior.priors),
+        q=fit.q,
+        scales=floor_scales(pairs, fit.floor_ms, structure, rng, posterior.priors),
+    )
+    top = fit.log_evidence.max()
+    return anew, float(top + np.log(posterior.weight @ np.exp(fit.log_evidence - top)))
+
+
+def of_anchor(
+    cells: Cells,
+    shapes: ModelShapes,
+    klass: str,
+    constants: Mapping[str, Array],
+    specs: Mapping[str, GpuSpec],
+    rng: np.random.Generator,
+    *,
+    combine: str = "added",
+    experts: Experts = "active",
+    priors: Priors = DEFAULT_PRIORS,
+    **said: str,
+) -> Posterior:
+    """A calibration from the cells of one model: floors and noise of each SKU given draws of the constants.
+
+    Parameters
+    ----------
+    cells : Cells
+        Of one model, with steps; SKUs in the order of their codes.
+    constants : mapping of constant to array [draw]
+        The same for all SKUs.
+    said
+        `label`, `source`, `treatment`, `stack` and `mode` of the posterior.
+    """
+    from models.floorfit import fit_floors
+
+    assert cells.step_ms is not None
+    (anchor,) = cells.models
+    count = len(next(iter(constants.values())))
+    own: dict[str, Any] = {name: values[:, None] for name, values in constants.items()}
+    work = stack_work(cells, {anchor: shapes}, specs, experts=experts)
+    T = np.broadcast_to(work_ms(work, Efficiency(**own)), (count, len(cells)))
+    every = {name: np.tile(getattr(cells, name), (count, 1)) for name in ("batch", "context", "step_ms")}
+    structure = FloorStructure("gpu, model", combine)
+    fit = fit_floors(
+        cells.gpu_code,
+        T,
+        every["step_ms"],
+        structure,
+        rng,
+        floor_prior=floor_level(priors, structure),
+        noise_prior=noise_level(priors),
+        known_sd_ms=0.0 if cells.step_sd_ms is None else cells.step_sd_ms,
+    )
+    texts: dict[str, Any] = {"treatment": "anchor alone"} | said
+    return Posterior(
+        gpus=cells.gpus,
+        models=(anchor,),
+        classes=(klass,),
+        anchor=anchor,
+        constants={name: np.repeat(values[:, None], len(cells.gpus), 1) for name, values in constants.items()},
+        floor_ms=fit.floor_ms[..., None],
+        noise_relative=fit.noise_relative[..., None],
+        combine=combine,
+        q=fit.q,
+        scales=floor_scales([(g, klass, anchor) for g in cells.gpus], fit.floor_ms, structure, rng, priors),
+        weight=np.full(count, 1.0 / count),
+        unit=np.arange(count) * BATCHES // count,
+        anchor_gpu=cells.gpu_code,
+        anchor_batch=every["batch"],
+        anchor_context=every["context"],
+        anchor_step_ms=every["step_ms"],
+        anchor_gpu_ms=T,
+        specs={g: specs[g] for g in cells.gpus},
+        experts=experts,
+        domain=Domain.of(cells.batch, cells.context, [shapes.parameters]),
+        **texts,
     )
 
 
@@ -397,7 +497,7 @@ def floor_scales(
     log-normal around what the first round chose; each draw takes one, with probability proportional to the joint normal
     density of its floors times the prior over the density of the points. Points are common to all draws.
     """
-    mean, _ = _overall(priors, structure)
+    mean, _ = floor_level(priors, structure)
     values = (np.log(floor_ms) if structure.positive else floor_ms) - mean
     tops = np.array([_scale(priors, structure, prior) for prior, _ in EFFECTS.values()])
     points = np.abs(rng.standard_t(3, (SCALES // 4, len(EFFECTS)))) * tops
@@ -445,10 +545,16 @@ def _scale(priors: Priors, structure: FloorStructure, effect: str) -> float:
     return float(getattr(priors, f"floor_sd_{effect}{'' if structure.positive else '_ms'}"))
 
 
-def _overall(priors: Priors, structure: FloorStructure) -> tuple[float, float]:
+def floor_level(priors: Priors, structure: FloorStructure) -> tuple[float, float]:
     """Mean and sd of the level common to all floors, ms or of the logarithm."""
     middle, sd = priors.floor_overall if structure.positive else priors.floor_overall_ms
     return float(np.log(middle)) if structure.positive else middle, sd
+
+
+def noise_level(priors: Priors) -> tuple[float, float]:
+    """Mean and sd of the logarithm of the relative noise of a model before any cell is seen."""
+    median, sd = priors.noise_relative
+    return float(np.log(median)), sd
 
 
 def _covariance(
@@ -456,7 +562,7 @@ def _covariance(
 ) -> Array:
     """Covariance of floors of pairs (gpu, class, model) [row of scales, pair, pair]."""
     same = [np.array([[a[i] == b[i] for b in pairs] for a in pairs], dtype=float) for i in range(3)]
-    total = np.full((len(scales), len(pairs), len(pairs)), _overall(priors, structure)[1] ** 2)
+    total = np.full((len(scales), len(pairs), len(pairs)), floor_level(priors, structure)[1] ** 2)
     for k, (_, shared) in enumerate(EFFECTS.values()):
         total = total + scales[:, k, None, None] ** 2 * np.prod([same[i] for i in shared], axis=0)
     return np.asarray(total + 1e-6 * np.eye(len(pairs)))
@@ -475,7 +581,7 @@ _UNREADABLE = (
     zlib.error,
 )
 """What NumPy and zipfile raise over a file that is no .npz of ours."""
-_TEXTS = ("anchor", "combine", "experts", "label", "source", "stack", "mode")
+_TEXTS = ("anchor", "combine", "experts", "label", "source", "treatment", "stack", "mode")
 _ANCHOR = ("anchor_batch", "anchor_context", "anchor_step_ms", "anchor_gpu_ms")
 _FLOATS = ("scales", "floor_ms", "noise_relative", "q", *_ANCHOR)
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from models import shapes as model_catalog
-from models.posterior import Posterior
+from models.posterior import Posterior, rejoined
 from validate import checkpage, checkrates, cli, saved, transfer
 from validate.errors import InputError
 from validate.planted import Planted, measured
@@ -85,7 +85,7 @@ def test_a_new_floor_comes_with_its_interval_and_its_error_rate(found: transfer.
     assert low < 3.0 < high
     assert "new floor minus the anchor's" in found.summary
     assert "Error rate" in found.summary or "not simulated" in found.summary
-    assert "were floors overlapped, the verdict would be" in found.summary
+    assert "were they overlapped, with the same constants, the verdict would be" in " ".join(found.summary.split())
 
 
 def test_three_cells_are_enough_to_say_something_and_never_wrongly_sure(moved: tuple[pd.DataFrame, Posterior]):
@@ -109,6 +109,18 @@ def test_the_published_study_judges_new_cells_without_a_fit(tmp_path: Path):
     assert said.data["calibration"]["label"] == "imputed from published aggregates"
     assert said.data["margins"]["label"] == "post hoc"
     assert "imputed from published aggregates" in said.summary
+
+
+def test_where_it_depends_on_how_floors_join_nothing_is_claimed():
+    """Overlapped steps beside a calibration that adds: the slope of T_gpu is then the floor's."""
+    shapes, cells, _, posterior = measured(Planted(q=0.3, floor_ms=3.0), np.random.default_rng(8), 300)
+    anew, _ = rejoined(posterior, "added", np.random.default_rng(1))
+    columns = {"gpu": cells.gpu, "batch": cells.batch, "context": cells.context, "step_ms": cells.step_ms}
+    said = transfer.check(shapes, pd.DataFrame(columns), study=anew)
+    assert said.data["joins"]["overlapped"]["posterior"] > 0.99
+    assert said.verdict == transfer.UNDECIDED
+    assert said.summary.splitlines()[0] == "Qwen2.5-7B: undecided"
+    assert "depends on how floors join" in said.summary
 
 
 # ---- what a user has ----------------------------------------------------------------------------------------------

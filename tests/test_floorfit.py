@@ -101,7 +101,7 @@ def test_several_gpus_share_the_overlap_that_their_cells_show():
     T = np.concatenate([np.linspace(2.0, 20.0, 12)] * 2)
     code = np.repeat([0, 1], 12)
     y = overlap_ms(T, np.where(code, 6.0, 9.0), 0.25) * (1 + 0.01 * rng.standard_normal(24))
-    floor, noise, q = fit_floors(
+    found = fit_floors(
         code,
         np.tile(T, (400, 1)),
         np.tile(y, (400, 1)),
@@ -110,10 +110,10 @@ def test_several_gpus_share_the_overlap_that_their_cells_show():
         floor_prior=(float(np.log(4)), 1.0),
         noise_prior=NOISE,
     )
-    assert abs(q.mean() - 0.25) < 0.06
-    assert floor.mean(0) == pytest.approx([9.0, 6.0], rel=0.05)
-    assert noise.mean() < 0.03
-    assert floor.shape == noise.shape == (400, 2)
+    assert abs(found.q.mean() - 0.25) < 0.06
+    assert found.floor_ms.mean(0) == pytest.approx([9.0, 6.0], rel=0.05)
+    assert found.noise_relative.mean() < 0.03
+    assert found.floor_ms.shape == found.noise_relative.shape == (400, 2)
 
 
 def test_where_the_gpu_hides_the_floor_the_prior_stands():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,6 +17,7 @@ from test_posterior import CLASSES, FLOORS, MODELS, grid, simulated_floors, toy
 
 from models import gpus, shapes
 from models.floors import FloorStructure
+from models.kernels import EXPERTS
 from models.posterior import EFFECTS, Domain, Posterior, floor_scales
 from models.priors import DEFAULT_PRIORS
 from models.roofline import Efficiency, bytes_floor_ms, gpu_ms
@@ -25,14 +27,18 @@ from validate.errors import InputError
 from validate.files import json_ready
 from validate.predict import (
     LARGEST_GRID,
+    LIGHTEST,
     MEAN,
     MEASURED,
     QUANTITIES,
     Prediction,
     axis,
+    least_floor_ms,
+    noisy,
     parse_axis,
     possible,
     predict,
+    truncated,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,15 +126,87 @@ def test_no_step_is_faster_than_its_bytes(study):
 
 
 def test_possible_cuts_draws_and_piles_none_up():
-    mean = np.array([[-3.0], [1.0], [2.0], [3.0]])
-    measured = np.array([[5.0], [2.5], [0.5], [3.5]])
-    weights, kept = possible({MEAN: mean, MEASURED: measured}, np.array([1.0]), np.array([0.1, 0.2, 0.3, 0.4]))
-    assert weights[MEAN][:, 0] == pytest.approx([0, 2 / 9, 3 / 9, 4 / 9])
-    assert weights[MEASURED][:, 0] == pytest.approx([0, 1 / 3, 0, 2 / 3])
-    assert kept == pytest.approx([0.6])
-    weights, kept = possible({MEAN: mean, MEASURED: measured}, np.array([9.0]), np.full(4, 0.25))
-    assert kept == pytest.approx([0.0])
-    assert not weights[MEASURED].any()
+    floor, weight = np.array([-3.0, 1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3, 0.4])
+    found, kept = possible(floor, np.array([1.0, 1.0, 1.0, 3.5]), weight)
+    assert found == pytest.approx([0, 0.4, 0.6, 0])
+    assert kept == pytest.approx(0.5)
+    found, kept = possible(floor, np.full(4, 9.0), weight)
+    assert kept == 0.0
+    assert not found.any()
+    assert least_floor_ms(2.0, np.array([3.0, 1.5]), positive=False).tolist() == [-1.0, 0.5]
+    assert least_floor_ms(2.0, np.array([3.0, 1.5]), positive=True).tolist() == [0.0, 0.0]
+
+
+EFFICIENCIES = (
+    Efficiency.peak(),
+    Efficiency(eta_tc=0.5, eta_bw=0.7, eta_fa=0.4, l_half=500.0, latency_ms=0.003),
+    Efficiency(eta_tc=0.05, eta_bw=0.95, eta_fa=0.9, rho_q=0.1),
+    Efficiency(eta_tc=1.0, eta_bw=0.3, eta_fa=1.0, rho_q=3.0),
+)
+
+
+@pytest.mark.parametrize("model", shapes.names())
+def test_a_floor_is_bound_at_the_lightest_cell(model):
+    """T_gpu less the time of its bytes never falls with batch or context."""
+    batch, context = np.r_[1:70, 127:131, 512, 1024][:, None], np.r_[0, 1, 128, 512, 4096, 4097, 32768, 131072]
+    for gpu in ("H100", "A100-40GB", "L40S"):
+        least = bytes_floor_ms(model, gpu, batch, context)
+        for eta in EFFICIENCIES:
+            for experts in EXPERTS:
+                above = gpu_ms(model, gpu, batch, context, eta, experts) - least
+                slack = 1e-12 * least
+                assert np.all(np.diff(above, axis=0) >= -slack[1:])
+                assert np.all(np.diff(above, axis=1) >= -slack[:, 1:])
+                assert np.all(above >= above[0, 0] - slack)
+    assert float(context[0]) == LIGHTEST[1]
+    assert float(batch[0, 0]) == LIGHTEST[0]
+
+
+def test_truncated_normals_have_the_density_of_the_normal_above_the_bound():
+    z, levels = np.random.default_rng(1).standard_normal(100_000), np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+    normal = NormalDist()
+    for low in (-3.0, -0.5, 0.0, 2.0):
+        drawn, below = truncated(z, np.full_like(z, low)), normal.cdf(low)
+        assert drawn.min() >= low
+        wanted = [normal.inv_cdf(below + (1.0 - below) * level) for level in levels]
+        assert np.quantile(drawn, levels) == pytest.approx(wanted, abs=0.02)
+        assert np.all(np.diff(truncated(np.sort(z), np.full_like(z, low))) >= 0)
+    assert truncated(z, np.full_like(z, -9.0)).tolist() == z.tolist()
+    assert truncated(z, np.full_like(z, -7.99)) == pytest.approx(z, abs=1e-6)
+    assert np.all(truncated(z, np.full_like(z, 60.0)) == 60.0)
+
+
+def test_noise_is_truncated_at_the_bytes_and_drops_no_draw():
+    shock, noise = np.array([-4.0, -1.0, 0.0, 1.0]), np.full(4, 0.1)
+    mean, least = np.full((4, 3), 10.0), np.array([1.0, 9.5, 10.0])
+    step = noisy(mean, least, noise, shock)
+    assert step[:, 0] == pytest.approx(10.0 + shock)
+    assert np.all(step >= least)
+    assert np.all(np.diff(step, axis=0) > 0)
+    assert step[2, 2] == pytest.approx(10.674, abs=1e-3)  # median of half a normal
+    curve = noisy(np.full((4, 801), 10.0), np.linspace(1.0, 10.0, 801), noise, shock)
+    assert np.all(np.diff(curve, axis=1) >= -1e-12)
+    assert np.diff(curve, axis=1).max() < 0.02
+
+
+VAGUE = replace(shapes.load(SMALL), name="3B", hidden=3072, layers=28, heads=24, head_dim=128)
+
+
+def test_one_floor_of_a_pair_in_all_its_cells():
+    """A class never measured: of its vague floor the same draws are possible at every batch and context."""
+    found = predict(VAGUE, "H100", [1, 16], [128, 32768], klass="dense 2-5B")
+    [pair] = found.pairs
+    assert pair.cut_percent > 10
+    assert {row.cut_percent for row in found.rows} == {pair.cut_percent}
+    assert found.data["pairs"][0]["cut_percent"] == pytest.approx(pair.cut_percent)
+    for row in found.rows:
+        assert row.estimates["mean_step_ms"].value - row.estimates["gpu_ms"].value == pytest.approx(pair.floor.value)
+    assert pair.lightest_ms == pytest.approx(float(bytes_floor_ms(VAGUE, "H100", 1, 0)))
+    lightest = predict(VAGUE, "H100", 1, 0, klass="dense 2-5B")
+    assert lightest.pairs == found.pairs
+    assert lightest.rows[0].estimates["mean_step_ms"].intervals["90"][0] > pair.lightest_ms
+    told = f"of the floor's draws {pair.cut_percent:.0f} % were cut: with them a step of batch 1 and context 0"
+    assert found.summary.count("were cut") == found.summary.count(told) == 1
 
 
 def test_a_floor_far_below_zero_prints_no_negative_time():
@@ -136,12 +214,15 @@ def test_a_floor_far_below_zero_prints_no_negative_time():
     found = predict(SMALL, ["H100", "L40S"], 1, 512, posterior=strong)
     measured, elsewhere = found.rows
     assert (measured.status, measured.estimates) == ("not possible", {})
-    assert "fewer than 1% of the draws reach" in measured.reason
+    assert measured.cut_percent == 100
+    assert "fewer than 1% of the floor's draws are possible" in measured.reason
+    assert "of the floor's draws 100 % are not possible" in found.summary
     assert elsewhere.status == "predicted"
     assert elsewhere.cut_percent > 50
     assert elsewhere.estimates["measured_step_ms"].intervals["90"][0] > elsewhere.bytes_floor_ms
-    assert f"up to {elsewhere.cut_percent:.0f} % of the draws were cut" in found.summary
+    assert f"of the floor's draws {elsewhere.cut_percent:.0f} % were cut" in found.summary
     assert "not predicted, not possible: batch 1, context 512" in found.summary
+    json.dumps(found.data, allow_nan=False)
 
 
 def test_few_cuts_are_not_told(study):
@@ -213,14 +294,16 @@ CELL = (8, 2048)
 
 def covered(rng, left_out) -> dict[str, bool]:
     """One possible world from the hierarchy: calibrate without one pair, predict it, look where its step falls."""
-    least = float(bytes_floor_ms(LARGE, "A100-80GB", *CELL))
-    branch = float(gpu_ms(LARGE, "A100-80GB", *CELL, Efficiency(eta_bw=0.6)))
-    mean = step = -1.0
-    while min(mean, step) < least:
+    branch, lightest = (float(gpu_ms(LARGE, "A100-80GB", *at, Efficiency(eta_bw=0.6))) for at in (CELL, LIGHTEST))
+    least, bound = (float(bytes_floor_ms(LARGE, "A100-80GB", *at)) for at in (CELL, LIGHTEST))
+    floors = noise = np.zeros(0)
+    target = -1
+    while target < 0 or lightest + floors[target] < bound:
         target = int(rng.integers(len(WORLD)))
         floors = simulated_floors(WORLD, np.abs(rng.standard_t(3, 5)) * TOPS, rng, DEFAULT_PRIORS.floor_overall_ms)
         noise = np.exp(np.log(0.015) + DEFAULT_PRIORS.noise_spread * rng.standard_normal(len(WORLD)))
-        mean = branch + floors[target]
+    mean, step = branch + floors[target], -1.0
+    while step < least:
         step = mean * (1 + noise[target] * rng.standard_normal())
     gpu, klass, model = WORLD[target]
     used = [i for i, pair in enumerate(WORLD) if not left_out(pair, WORLD[target])]

@@ -109,11 +109,51 @@ def test_on_one_gpu_a_weight_error_and_a_floor_cannot_be_told_apart(told: bool):
         assert "bandwidth" in found.summary
 
 
-def test_a_level_that_no_weight_error_explains_is_a_floor_even_on_one_gpu():
+def test_on_one_gpu_no_size_of_the_level_makes_it_a_floor():
+    """A floor 10 ms larger, or weights that take three times as long: their priors alone would tell."""
     found = judge(make(gpus=("H200",), floor_ms=10.0, noise=0.005)[0])
-    assert found.verdict == tr.RECALIBRATE
+    assert found.verdict == tr.INDISTINGUISHABLE
+    assert "one column" in found.summary
     low, high = found.data["overall"]["floor_above_anchor"]["intervals"]["90"]
     assert low < 10.0 < high
+
+
+def test_where_gemms_are_bound_by_compute_a_weight_error_is_not_taken_for_a_floor():
+    """The weights' column is what an error of their bandwidth changes, not the time of their kernels."""
+    grid = ((1, 512), (4, 2048), (16, 8192), (1024, 1024))
+    for gpu in ("H100", "A100-40GB"):
+        for draws in make(3, seed=3, gpus=(gpu,), grid=grid, weights=1.5):
+            assert judge(draws).verdict in (tr.INDISTINGUISHABLE, tr.MISMATCH, tr.UNDECIDED)
+    shapes, gpu = model_catalog.load("Qwen2.5-7B"), gpu_catalog.load("H100")
+    column = ex.error_columns(shapes, gpu, np.array([1.0, 1024.0]), np.array([512.0, 512.0]), CONSTANTS)[ex.WEIGHTS]
+    assert column[1] < 0.2 * column[0]
+
+
+@pytest.mark.parametrize("choice", ["distinct", "balanced"])
+def test_other_streamed_experts_are_named(choice: str):
+    shapes = model_catalog.load("Qwen1.5-MoE-A2.7B")
+    draws = make(model=shapes.name, gpus=("H200", "H100"))[0]
+    moe = draws.cells.model == shapes.name
+    more = np.zeros(len(draws.cells))
+    for gpu in draws.cells.gpus:
+        at = moe & (draws.cells.gpu == gpu)
+        axes = draws.cells.batch[at], draws.cells.context[at]
+        columns = ex.error_columns(shapes, gpu_catalog.load(gpu), *axes, CONSTANTS)
+        more[at] = columns[f"experts: {choice}"]
+    found = judge(replace(draws, step_ms=draws.step_ms + more))
+    assert found.verdict == tr.MISMATCH
+    assert found.data["overall"]["mechanism"]["name"] == f"experts: {choice}"
+
+
+def test_a_family_that_is_only_noisier_gets_no_new_floor():
+    draws = make(seed=2)[0]
+    rng = np.random.default_rng(4)
+    family = draws.cells.model != draws.anchor
+    noisy = draws.step_ms * np.where(family, 1 + 0.08 * rng.standard_normal(len(draws.cells)), 1.0)
+    grown = np.where(family, 4.0 * draws.noise_ms, draws.noise_ms)
+    found = judge(replace(draws, step_ms=noisy, noise_ms=grown))
+    assert found.verdict == tr.UNDECIDED
+    assert found.data["overall"]["level_off_by_floor"] < 0.5
 
 
 def test_constants_that_are_uncertain_make_no_mismatch_of_what_they_allow():

@@ -66,14 +66,23 @@ def basis(data: Record) -> list[str]:
 
 
 def joins(data: Record) -> str:
-    """What the other way of joining floors would say."""
+    """What the other way of joining floors would say, and how likely the cells make it."""
     own = data["calibration"]["combine"]
-    others = {name: one["verdict"] for name, one in data["joins"].items() if name != own}
-    told = "; ".join(
-        f"were floors {name}, the verdict would be {'the same' if verdict == data['verdict'] else repr(verdict)}"
-        for name, verdict in others.items()
-    )
-    return f"Floors are taken to be {own}; {told}." if told else ""
+    base = data["joins"][own]
+    told = []
+    for name, one in data["joins"].items():
+        if name == own:
+            continue
+        says = "the same" if one["verdict"] == base["verdict"] else repr(one["verdict"])
+        text = (
+            f"were they {name}, with the same constants, the verdict would be {says} (posterior {say(one['posterior'])}"
+        )
+        if one["anchor_level"] > base["anchor_level"] + 2.0:
+            text += (
+                f"; the anchor itself is then {one['anchor_level']:.0f} % off instead of {base['anchor_level']:.0f} %"
+            )
+        told.append(text + ")")
+    return f"Floors are taken to be {own}; {'; '.join(told)}." if told else ""
 
 
 def closing(data: Record) -> list[str]:
@@ -150,7 +159,7 @@ def _probability(data: Record) -> str:
     if data["verdict"] != "undecided":
         return f"P {say(p[data['verdict']])}"
     best = max(list(SHORT)[:3], key=lambda name: p[name])
-    return f"likeliest: {best}, P {say(p[best])}"
+    return f"P({best}) {say(p[best])}"
 
 
 def _listed(data: Record) -> list[Record]:
@@ -165,7 +174,8 @@ VERDICT_CAPTION = (
 CELLS_CAPTION = (
     "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. "
     "Bars: 90 % credible intervals of the prediction. Grey: the absolute margin. A floor that differs bends the filled "
-    "points towards zero as steps get longer; an error of the shape leaves the open points tilted."
+    "points towards zero as steps get longer; an error that varies over the cells leaves the open points tilted. An "
+    "error that does not vary, as of the weights at small batches, looks like a floor."
 )
 
 
@@ -223,7 +233,7 @@ def _explanations(data: Record) -> tuple[Any, ...]:
         Column("floor"),
         Column("error of T_gpu"),
         Column("posterior weight", numeric=True),
-        Column("size", "relative; +- posterior sd", True),
+        Column("size", "of all DRAM time or the weights' time; else as much as such an error of T_gpu; +- sd", True),
         Column("P(beyond the margin)", numeric=True),
     )
     cells = [
@@ -237,7 +247,7 @@ def _explanations(data: Record) -> tuple[Any, ...]:
         for r in rows
     ]
     intro = Text(
-        "Every way of explaining what the steps are off by, all GPUs together: the anchor's floor or one of its own, "
+        "Every way of explaining what the steps are off by: the anchor's floor or one of its own, "
         "with or without an error of one part of T_gpu. What has one column in these cells stands here once."
     )
     return intro, *long_table("Explanations", columns, cells, 2)

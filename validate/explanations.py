@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
 from models.gpus import GpuSpec
-from models.kernels import Experts
+from models.kernels import EXPERTS, Experts, decode_work
 from models.priors import DEFAULT_PRIORS
-from models.roofline import Efficiency
+from models.roofline import Efficiency, work_ms
 from models.shapes import ModelShapes
 from validate.absorption import directions
 from validate.draws import OWN_NOISE, Draws
@@ -31,14 +31,14 @@ type Mask = NDArray[np.bool_]
 
 WHOLE, WEIGHTS = "whole", "weights"
 MECHANISMS = {
-    WHOLE: "T_gpu as a whole (all DRAM efficiencies alike)",
+    WHOLE: "all DRAM efficiencies alike",
     WEIGHTS: "the weights' bandwidth (eta_bw)",
     "kv": "the KV cache's bandwidth or width (eta_fa)",
     "l_half": "attention's half length (L_half)",
     "query_heads": "attention bound by its query heads, or taken to be",
     "missing_batch_kernel": "a missing kernel whose time grows with the batch",
     "eta_tc": "the tensor-core ceiling (eta_tc)",
-    "experts": "expert traffic under another choice of streamed experts",
+    **{f"experts: {name}": f"expert traffic: {name} experts are streamed" for name in EXPERTS},
 }
 """Errors of T_gpu that are tried, in the order in which they are named where several have one column."""
 
@@ -69,6 +69,8 @@ class Explanation:
         which an equal error of T_gpu as a whole changes the cells of a pair by as much. 0 without an error.
     beyond : float
         Posterior probability that the size is outside the margin.
+    log_joint : float
+        Logarithm of its prior weight times the density of the steps; all together give that of the cells.
     """
 
     floor: str
@@ -77,6 +79,7 @@ class Explanation:
     size: float
     size_sd: float
     beyond: float
+    log_joint: float
 
     @property
     def data(self) -> dict[str, Any]:
@@ -95,6 +98,7 @@ class Join:
     gpu_ms, floor_ms, step_ms : T_gpu, the floor and the step there, ms
     by_gpu_ms, by_floor : its derivatives by T_gpu and by the floor
     above_ms : the floor there less the anchor's, ms
+    anchor_off_ms : array [draw, cell], the anchor's floor less its mean, ms
     """
 
     gpu_ms: Array
@@ -103,6 +107,7 @@ class Join:
     by_gpu_ms: Array
     by_floor: Array
     above_ms: Array
+    anchor_off_ms: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +166,13 @@ class Gap:
         """Which cell is on which GPU, [cell, gpu]."""
         return (self.sku[:, None] == np.arange(self.sku.max() + 1)).astype(float)
 
+    @property
+    def floor_or_weights(self) -> bool:
+        """Whether one GPU's floor and an error of the weights have one column: no cell of them can tell which."""
+        floor, weights = self.floor / self.scale_ms, self.columns[WEIGHTS] / self.scale_ms
+        alike = (floor @ weights) ** 2 >= ALIKE * (floor @ floor) * (weights @ weights)
+        return bool(self.members.shape[1] == 1 and alike)
+
     @cached_property
     def told(self) -> "_Told":
         """What the cells say of all columns."""
@@ -207,10 +219,12 @@ def gap(
     common = (OWN_NOISE * noise[0] ** 2 + sum(left)) / (OWN_NOISE + sum(freedom))
     own = [(OWN_NOISE + squares / common) / (OWN_NOISE + free) for squares, free in zip(left, freedom, strict=True)]
     scale = np.concatenate(fitted) * np.sqrt(own)[sku]
-    columns = _columns(draws, model, order, sku, T, shapes, gpus or {}, efficiency or {}, experts)
+    columns = _columns(draws, order, sku, T, shapes, gpus or {}, efficiency or {}, experts)
     left_over, floor = y - weight @ predicted, np.ones(len(order))
     if join is not None:
         floor = join.by_floor[order]
+        moved = join.by_gpu_ms[order] * (draws.gpu_ms[:, order] - T) + floor * join.anchor_off_ms[:, order]
+        root = _compressed(np.sqrt(weight) * (moved - weight @ moved).T)
         left_over = y - join.step_ms[order] + floor * join.above_ms[order]
         columns = {name: column * join.by_gpu_ms[order] for name, column in columns.items()}
     columns, names = _distinct(columns, 1.0 / scale)
@@ -237,9 +251,43 @@ def _line(T: Array, y: Array) -> tuple[Array, float, int]:
     return fitted, float((((y - fitted) / fitted) ** 2).sum()), max(len(y) - rank, 0)
 
 
+def error_columns(
+    shapes: ModelShapes,
+    gpu: GpuSpec,
+    batch: Array,
+    context: Array,
+    efficiency: Efficiency,
+    experts: Experts = "active",
+) -> dict[str, Array]:
+    """Change of T_gpu per unit of each error, by its name in `MECHANISMS`, ms.
+
+    Parameters
+    ----------
+    batch, context : arrays [cell]
+    efficiency : Efficiency
+        Numbers: errors are small departures from them (`absorption.directions`).
+
+    Returns
+    -------
+    dict of array [cell]
+        For `WHOLE`, `WEIGHTS` and "kv" per relative error of the time; for another choice of streamed experts the whole
+        switch; the others in units that do not matter. Errors that the model cannot have are left out.
+    """
+    told = directions(shapes, gpu, batch, context, efficiency, experts)
+    weights, kv = -100.0 * told["eta_bw"], -100.0 * told["eta_fa"]
+    found = {WHOLE: weights + kv, WEIGHTS: weights, "kv": kv, "eta_tc": -told["eta_tc"]}
+    found |= {name: told[name] for name in ("l_half", "query_heads", "missing_batch_kernel")}
+    if shapes.is_moe:
+        steps = {
+            name: np.asarray(work_ms(decode_work(shapes, batch, context, gpu=gpu, experts=name), efficiency))
+            for name in get_args(Experts.__value__)
+        }
+        found |= {f"experts: {name}": step - steps[experts] for name, step in steps.items() if name != experts}
+    return found
+
+
 def _columns(
     draws: Draws,
-    model: str,
     order: NDArray[np.int64],
     sku: NDArray[np.int64],
     T: Array,
@@ -248,39 +296,42 @@ def _columns(
     efficiency: Mapping[str, Efficiency],
     experts: Experts,
 ) -> dict[str, Array]:
-    """Column of each error, ms: the weights' and the cache's time, and what other errors change.
+    """Column of each error, ms.
 
-    Without shapes and without parts of T_gpu, the weights' time is taken to be the least T_gpu on each GPU.
+    Without shapes they are T_gpu, its parts, and for the weights else the least T_gpu on each GPU.
     """
     found = {WHOLE: T}
-    parts = {name: draws.weight @ values[:, order] for name, values in draws.parts_ms.items()}
     names = draws.cells.gpu[order]
-    batch, context = draws.batch[0, order], draws.context[0, order]
     if shapes is not None and all(gpu in gpus and gpu in efficiency for gpu in names):
         for gpu in dict.fromkeys(names.tolist()):
-            at = names == gpu
-            told = directions(shapes, gpus[gpu], batch[at], context[at], efficiency[gpu], experts)
-            told |= {WEIGHTS: -100.0 * told["eta_bw"], "kv": -100.0 * told["eta_fa"]}
-            for name in MECHANISMS:
-                if name in told:
-                    found.setdefault(name, np.zeros_like(T))[at] = told[name]
-    if WEIGHTS in parts:
-        found |= {WEIGHTS: parts["weights"], "kv": parts["kv"]}
-    if WEIGHTS not in found:
+            at = order[names == gpu]
+            batch, context = draws.cells.batch[at], draws.cells.context[at]
+            for name, column in error_columns(shapes, gpus[gpu], batch, context, efficiency[gpu], experts).items():
+                found.setdefault(name, np.zeros_like(T))[names == gpu] = column
+    elif WEIGHTS in draws.parts_ms:
+        found |= {name: draws.weight @ draws.parts_ms[name][:, order] for name in (WEIGHTS, "kv")}
+    else:
         found[WEIGHTS] = np.array([T[sku == k].min() for k in range(sku.max() + 1)])[sku]
-    reference = _within(T, sku)
-    for name in [n for n in found if n not in (WHOLE, WEIGHTS)]:
-        spread = _within(found[name], sku)
-        if spread > 1e-9 * np.abs(found[name]).max() and reference > 0:
-            sign = -1.0 if name == "eta_tc" else 1.0
-            found[name] = sign * found[name] * reference / spread
-        else:
-            del found[name]
-    return {name: found[name] for name in MECHANISMS if name in found}
+    return scaled(found, T, sku)
 
 
-def _within(column: Array, sku: NDArray[np.int64]) -> float:
-    """Root of the summed squares around each GPU's mean."""
+def scaled(columns: Mapping[str, Array], T: Array, sku: NDArray[np.int64]) -> dict[str, Array]:
+    """Columns in one unit, in the order of `MECHANISMS`: those that do not vary within a GPU are left out.
+
+    `WHOLE` and `WEIGHTS` stay relative. A unit of the others changes the cells of a GPU, around their mean, by as much
+    as a relative error of 1 in T_gpu.
+    """
+    reference = within(T, sku)
+    found = {name: columns[name] for name in (WHOLE, WEIGHTS)}
+    for name in [n for n in MECHANISMS if n in columns and n not in found]:
+        spread = within(columns[name], sku)
+        if spread > 1e-9 * np.abs(columns[name]).max() and reference > 0:
+            found[name] = columns[name] * reference / spread
+    return found
+
+
+def within(column: Array, sku: NDArray[np.int64]) -> float:
+    """Root of the summed squares around each GPU's mean; `sku` [cell] from 0."""
     return float(np.sqrt(sum(((column[sku == k] - column[sku == k].mean()) ** 2).sum() for k in range(sku.max() + 1))))
 
 
@@ -324,9 +375,10 @@ def explanations(gap: Gap, rope: float, *, own: Gap | None = None, spread: float
     Notes
     -----
     The floor is the anchor's or its own, with equal prior weight; T_gpu is right with prior weight 1/2, and the errors
-    share the other half; on one GPU a floor of its own and an error of the weights together are no explanation, since
-    either does what both would. A floor of its own differs from the anchor's by N(0, `OFFSET_SD_MS`), and between GPUs
-    with a half-Cauchy(`FLOOR_BETWEEN_MS`) sd; the size of an error is N(0, `SLOPE_SD`), and half-Cauchy(rope / 2).
+    share the other half (weights are relative: what is left out takes none). On one GPU a floor of its own and an error
+    of the weights together are no explanation, since either does what both would. A floor of its own differs from the
+    anchor's by N(0, `OFFSET_SD_MS`), and between GPUs with a half-Cauchy(`FLOOR_BETWEEN_MS`) sd; the size of an error
+    is N(0, `SLOPE_SD`), and half-Cauchy(rope / 2).
     """
     told = (gap.told, (own or gap).told)
     found = []
@@ -337,7 +389,7 @@ def explanations(gap: Gap, rope: float, *, own: Gap | None = None, spread: float
         found.append((OWN if free else ANCHORS, error, np.log(prior), *told[free].fit(free, error, rope, spread)))
     total = logsumexp([prior + evidence for _, _, prior, evidence, *_ in found])
     return [
-        Explanation(floor, error, float(np.exp(prior + evidence - total)), size, sd, beyond)
+        Explanation(floor, error, float(np.exp(prior + evidence - total)), size, sd, beyond, float(prior + evidence))
         for floor, error, prior, evidence, size, sd, beyond in found
     ]
 

@@ -17,7 +17,7 @@ from models.floorfit import FloorFit, fit_floor
 from models.floors import FloorStructure
 from models.gpus import GpuSpec
 from models.kernels import Experts, decode_work
-from models.posterior import Posterior, units
+from models.posterior import Posterior, floor_level, noise_level, units
 from models.roofline import Efficiency, work_ms
 from models.shapes import ModelShapes
 from validate.draws import Draws
@@ -26,9 +26,9 @@ from validate.fitting import parts_of
 
 type Array = NDArray[np.float64]
 
-ROWS, LEAST_ROWS, VALUES = 400, 60, 120_000
+ROWS, LEAST_ROWS, VALUES = 400, 150, 120_000
 """Draws of the calibration that are used: at most, at least, and so that draws times cells stay below `VALUES`."""
-BETWEEN = 0.35
+GPU_NOISE = 0.35
 """sd of the log noise between the GPUs of a model: a pair's noise is worth four cells of its model."""
 SMALLEST = 1e-3
 """Least change of a step with the floor, per ms: a cell whose GPU branch hides the floor wholly says nothing of it."""
@@ -113,11 +113,12 @@ def family(
     posterior = posterior.rows(units(posterior, count))
     model = shapes.name if shapes.name != posterior.anchor else f"{shapes.name}, as measured"
     klass = klass or default_class(shapes)
+    others = posterior.without(shapes.name)
     known = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
     seen = [g for g in posterior.gpus if posterior.measured(g, posterior.anchor)]
     beside = [g for g in seen if g in cells.gpus] or seen
     anchors = {g: _anchors_floor(posterior, g, rng) for g in dict.fromkeys((*beside, *cells.gpus))}
-    jobs = {g: _Job.of(shapes, cells, gpus[g], g, klass, known, posterior, rng) for g in cells.gpus}
+    jobs = {g: _Job.of(shapes, cells, gpus[g], g, klass, known, others, rng) for g in cells.gpus}
     if len(jobs) > 1:
         jobs = _sharing_noise(jobs, posterior, rng)
     parts = [_anchor_part(posterior, g, anchors[g], rng) for g in beside]
@@ -187,23 +188,24 @@ class _Job:
 def _sharing_noise(jobs: Mapping[str, _Job], posterior: Posterior, rng: np.random.Generator) -> dict[str, _Job]:
     """The same with noise priors that know the family's other GPUs.
 
-    The log noise of a GPU is that of the family give or take `BETWEEN`; what a first fit of each of the other GPUs says
-    of theirs, beyond its prior, narrows the family's.
+    The log noise of a GPU is that of the family give or take `GPU_NOISE`; what a first fit of each of the other GPUs
+    says of theirs, beyond its prior, narrows the family's.
     """
     told = {}
     for gpu, job in jobs.items():
         logs = np.log(job.fit(posterior, rng).noise_relative)
         (mean, sd), (m, v) = job.noise_prior, (float(logs.mean()), float(logs.var()))
-        precision = max(1.0 / v - 1.0 / sd**2, 1e-6)
-        told[gpu] = (m / v - mean / sd**2) / precision, 1.0 / precision
+        precision = 1.0 / v - 1.0 / sd**2
+        if precision > 0.1 / sd**2:  # else the cells say nothing beyond the prior
+            told[gpu] = (m / v - mean / sd**2) / precision, 1.0 / precision
     found = {}
     for gpu, job in jobs.items():
         mean, sd = job.noise_prior
-        own = max(sd**2 - BETWEEN**2, 1e-4)
-        others = [(m, v + BETWEEN**2) for g, (m, v) in told.items() if g != gpu]
+        own = max(sd**2 - GPU_NOISE**2, 1e-4)
+        others = [(m, v + GPU_NOISE**2) for g, (m, v) in told.items() if g != gpu]
         precision = 1.0 / own + sum(1.0 / v for _, v in others)
         centre = (mean / own + sum(m / v for m, v in others)) / precision
-        found[gpu] = replace(job, noise_prior=(centre, float(np.sqrt(1.0 / precision + BETWEEN**2))))
+        found[gpu] = replace(job, noise_prior=(centre, float(np.sqrt(1.0 / precision + GPU_NOISE**2))))
     return found
 
 
@@ -259,14 +261,13 @@ def _anchors_floor(posterior: Posterior, gpu: str, rng: np.random.Generator) -> 
         middle = np.exp(np.log(drawn).mean()) if posterior.structure.positive else drawn.mean()
         return drawn, np.full_like(drawn, middle)
     at = posterior.anchor_gpu == posterior.gpus.index(gpu)
-    floor_prior, noise_prior = _priors(posterior, gpu, posterior.anchor_class, rng)
     fit = fit_floor(
         posterior.anchor_gpu_ms[:, at],
         posterior.anchor_step_ms[:, at],
         posterior.structure,
         rng,
-        floor_prior=floor_prior,
-        noise_prior=noise_prior,
+        floor_prior=floor_level(posterior.priors, posterior.structure),
+        noise_prior=noise_level(posterior.priors),
         q=posterior.q,
     )
     return drawn, fit.mean_ms
@@ -328,25 +329,26 @@ def _around(parts: Sequence[_Part], posterior: Posterior) -> Around:
     joins: dict[str, list[Join]] = {"anchor": [], "own": []}
     for part in parts:
         T = posterior.weight @ part.gpu_ms
+        off = np.broadcast_to((part.anchor - posterior.weight @ part.anchor)[:, None], part.gpu_ms.shape)
         floors = {name: float(posterior.weight @ getattr(part, name)) for name in joins}
         for name, floor in floors.items():
             above = np.full_like(T, floor - floors["anchor"])
-            joins[name].append(_join(T, np.full_like(T, floor), q, above, posterior.structure))
+            joins[name].append(_join(T, np.full_like(T, floor), q, above, off, posterior.structure))
     above = np.concatenate(
         [np.broadcast_to((part.own - part.anchor)[:, None], part.gpu_ms.shape) for part in parts], -1
     )
     return Around(_side_by_side(joins["anchor"]), _side_by_side(joins["own"]), above)
 
 
-def _join(T: Array, floor: Array, q: float, above: Array, structure: FloorStructure) -> Join:
+def _join(T: Array, floor: Array, q: float, above: Array, off: Array, structure: FloorStructure) -> Join:
     step = np.asarray(structure.step_ms(T, floor, q))
     slopes = []
     for by in (0, 1):
         move = [1e-4 * T, 1e-4 * floor][by]
         ends = [structure.step_ms(T + sign * move * (by == 0), floor + sign * move * (by == 1), q) for sign in (-1, 1)]
         slopes.append(np.maximum((ends[1] - ends[0]) / (2.0 * move), SMALLEST))
-    return Join(T, floor, step, slopes[0], slopes[1], above)
+    return Join(T, floor, step, slopes[0], slopes[1], above, off)
 
 
 def _side_by_side(joins: Sequence[Join]) -> Join:
-    return Join(**{f.name: np.concatenate([getattr(j, f.name) for j in joins]) for f in fields(Join)})
+    return Join(**{f.name: np.concatenate([getattr(j, f.name) for j in joins], -1) for f in fields(Join)})

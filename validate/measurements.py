@@ -75,6 +75,18 @@ class Measurements:
             list(f["model"]), list(f["gpu"]), f["batch"], f["context"], f["step_ms"], f["step_sd_ms"]
         )
 
+    def averaged(self, model: str) -> tuple[Cells, list[int]]:
+        """One cell per (GPU, batch, context) of a model, and how many rows it is the mean of.
+
+        What the roof leaves over is common to repeats of a cell: they say more of measurement noise, not of the roof.
+        """
+        frame = self.frame[self.frame["model"] == model]
+        groups = frame.groupby(["gpu", "batch", "context"], sort=False)
+        mean = groups.agg(ms=("step_ms", "mean"), sd=("step_sd_ms", "mean"), n=("step_ms", "size")).reset_index()
+        names = [model] * len(mean)
+        cells = Cells.from_columns(names, mean["gpu"].tolist(), mean["batch"], mean["context"], mean["ms"], mean["sd"])
+        return cells, mean["n"].tolist()
+
     @property
     def flagged_grids(self) -> tuple[tuple[str, str], ...]:
         """The (model, gpu) pairs with at least one flagged row, sorted."""

@@ -9,12 +9,10 @@ from models import gpus as gpu_catalog
 from models import shapes as model_catalog
 from models.cells import Cells
 from models.classes import default_class
-from models.floorfit import fit_floors
 from models.floors import FloorStructure
 from models.gpus import GpuSpec
 from models.kernels import stack_work
-from models.posterior import Domain, Posterior, floor_scales
-from models.priors import DEFAULT_PRIORS
+from models.posterior import Posterior, of_anchor
 from models.roofline import Efficiency, work_ms
 from models.shapes import ModelShapes
 from validate.draws import SIMULATED
@@ -79,20 +77,33 @@ def measured(
 ) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Posterior]:
     """Arguments of `family.family` for one data set."""
     floor = rng.uniform(2.0, 6.0, len(truth.gpus))
-    said, anchor = _steps(ANCHOR, GRID, truth, floor, CONSTANTS, ())
+    anchor = _steps(ANCHOR, GRID, truth, floor, CONSTANTS, ())
     slower = Efficiency(
         eta_bw=CONSTANTS.eta_bw / (truth.whole * truth.weights),
         eta_fa=CONSTANTS.eta_fa / (truth.whole * truth.kv),
         eta_tc=CONSTANTS.eta_tc,
         l_half=CONSTANTS.l_half,
     )
-    _, own = _steps(truth.model, truth.grid, truth, floor, slower, truth.on or truth.gpus)
+    own = _steps(truth.model, truth.grid, truth, floor, slower, truth.on or truth.gpus)
     anchor, own = (
         replace(c, step_ms=np.asarray(c.step_ms) * (1.0 + truth.noise * rng.standard_normal(len(c))))
         for c in (anchor, own)
     )
     specs = {gpu: gpu_catalog.load(gpu) for gpu in truth.gpus}
-    return model_catalog.load(truth.model), own, specs, anchored(anchor, said, truth.combine, specs, draws, rng)
+    constants = {name: np.full(draws, getattr(CONSTANTS, name)) for name in ("eta_tc", "eta_bw", "eta_fa", "l_half")}
+    shapes = model_catalog.load(ANCHOR)
+    calibration = of_anchor(
+        anchor,
+        shapes,
+        default_class(shapes),
+        constants,
+        specs,
+        rng,
+        combine=truth.combine,
+        label=SIMULATED,
+        source="simulated",
+    )
+    return model_catalog.load(truth.model), own, specs, calibration
 
 
 def _steps(
@@ -102,8 +113,8 @@ def _steps(
     floor: Array,
     efficiency: Efficiency,
     wrong: tuple[str, ...],
-) -> tuple[Array, Cells]:
-    """T_gpu as the roof says [cell], and the true steps of one model; `wrong` names the GPUs where it errs."""
+) -> Cells:
+    """The true steps of one model; `wrong` names the GPUs where its roof errs."""
     rows = [(model, g, b, c) for g in truth.gpus for b, c in grid]
     cells = Cells.from_columns(*zip(*rows, strict=True))
     work = stack_work(cells)
@@ -112,61 +123,4 @@ def _steps(
     step = FloorStructure("gpu, model", truth.combine).step_ms(
         true, floor[cells.gpu_code] + truth.floor_ms * off, truth.q
     )
-    return said, replace(cells, step_ms=np.asarray(step))
-
-
-def anchored(
-    cells: Cells,
-    gpu_ms: Array,
-    combine: str,
-    specs: dict[str, GpuSpec],
-    draws: int,
-    rng: np.random.Generator,
-) -> Posterior:
-    """A calibration of an anchor's cells with known constants: T_gpu [cell], floors and noise from its steps."""
-    structure = FloorStructure("gpu, model", combine)
-    middle = DEFAULT_PRIORS.floor_overall if structure.positive else DEFAULT_PRIORS.floor_overall_ms
-    assert cells.step_ms is not None
-    batch, context, step, T = (
-        np.tile(values, (draws, 1)) for values in (cells.batch, cells.context, cells.step_ms, gpu_ms)
-    )
-    floor, noise, q = fit_floors(
-        cells.gpu_code,
-        T,
-        step,
-        structure,
-        rng,
-        floor_prior=(float(np.log(middle[0])) if structure.positive else middle[0], middle[1]),
-        noise_prior=(float(np.log(DEFAULT_PRIORS.noise_relative[0])), DEFAULT_PRIORS.noise_relative[1]),
-    )
-    (anchor,) = cells.models
-    klass, shape = default_class(anchor), (draws, len(cells.gpus))
-    size = model_catalog.load(anchor).parameters
-    return Posterior(
-        gpus=cells.gpus,
-        models=(anchor,),
-        classes=(klass,),
-        anchor=anchor,
-        constants={name: np.full(shape, getattr(CONSTANTS, name)) for name in ("eta_tc", "eta_bw", "eta_fa", "l_half")},
-        floor_ms=floor[..., None],
-        noise_relative=noise[..., None],
-        combine=combine,
-        q=q,
-        scales=floor_scales([(g, klass, anchor) for g in cells.gpus], floor, structure, rng),
-        weight=np.full(draws, 1.0 / draws),
-        unit=np.arange(draws) // 15,
-        anchor_gpu=cells.gpu_code,
-        anchor_batch=batch,
-        anchor_context=context,
-        anchor_step_ms=step,
-        anchor_gpu_ms=T,
-        specs=specs,
-        experts="active",
-        domain=Domain(
-            (float(cells.batch.min()), float(cells.batch.max())),
-            (float(cells.context.min()), float(cells.context.max())),
-            (float(size), float(size)),
-        ),
-        label=SIMULATED,
-        source="simulated",
-    )
+    return replace(cells, step_ms=np.asarray(step))

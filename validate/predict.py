@@ -3,6 +3,9 @@
 Three quantities, each told apart by name: T_gpu; the *mean step* (posterior of T_gpu joined with the floor); the
 *measured step* that a new measurement would show (posterior predictive: with the noise of that model on that GPU).
 Throughput and time per output token follow from either step.
+
+No step is faster than its bytes at peak bandwidth. Draws whose floor would make one so are dropped once per model and
+GPU, so that all its cells and the floor that is told rest on the same draws; noise is truncated there.
 """
 
 import csv
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,8 +51,10 @@ DEFAULT_STUDY = "transfer-study"
 LARGEST_GRID = 20_000
 """Cells of one prediction: models x GPUs x batches x contexts."""
 LARGEST_VALUE = 10**9
+LIGHTEST = (1.0, 0.0)
+"""Batch and context at which a floor below zero is bound: T_gpu exceeds the time of its bytes by least there."""
 LEAST_KEPT = 0.01
-"""A cell of which fewer draws than this share are possible is not predicted."""
+"""A model on a GPU of whose floor a smaller share of draws is possible is not predicted."""
 TOLD_CUT = 1.0
 """Percent of draws cut from which on the text says so."""
 
@@ -78,8 +84,8 @@ class Row:
     model, gpu, klass : str
     batch, context : int
     status : str
-        "predicted"; "does not fit" (the memory) and "not possible" (every draw is faster than its bytes) have no
-        estimates.
+        "predicted"; "does not fit" (the memory) and "not possible" (with every draw of the floor steps would be faster
+        than their bytes) have no estimates.
     floor_from : str
         Where the floor comes from.
     outside : tuple of str
@@ -89,7 +95,7 @@ class Row:
     bytes_floor_ms : float or None
         What weights and cache take at peak bandwidth at least; None for a cell that does not fit.
     cut_percent : float or None
-        Draws below that, which were cut.
+        Draws of the pair's floor that were cut, the same for all its cells.
     below_distinct_percent : float or None
         How far T_gpu lies below that of `distinct` experts, where the calibration streams `active` ones.
     estimates : mapping of str to Estimate
@@ -117,7 +123,7 @@ class Row:
         if self.status == TOO_LARGE:
             return f"needs {self.needed_gb:.1f} GB, usable are {self.usable_gb:.1f} GB ({USABLE:g} of the memory)"
         if self.status == IMPOSSIBLE:
-            return f"fewer than {LEAST_KEPT:.0%} of the draws reach the {self.bytes_floor_ms:.2f} ms of its bytes"
+            return f"fewer than {LEAST_KEPT:.0%} of the floor's draws are possible"
         return ""
 
     @property
@@ -130,7 +136,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """What all cells of one model and GPU have in common: floor, ms, where it comes from, and why it is outside."""
+    """What all cells of one model and GPU have in common.
+
+    Attributes
+    ----------
+    model, gpu, klass : str
+    parameters : int
+    floor_from : str
+        Where the floor comes from.
+    floor : Estimate
+        Of the draws that are possible, ms; of all where nearly none is.
+    outside : tuple of str
+        Why all cells lie outside the calibrated domain.
+    cut_percent : float
+        Draws of the floor that were cut: with them the step at `LIGHTEST` is faster than its bytes.
+    lightest_ms : float
+        What those bytes take at peak bandwidth.
+    """
 
     model: str
     gpu: str
@@ -139,6 +161,8 @@ class Pair:
     floor_from: str
     floor: Estimate
     outside: tuple[str, ...]
+    cut_percent: float
+    lightest_ms: float
 
     @property
     def data(self) -> dict[str, Any]:
@@ -304,6 +328,10 @@ def predict(
     -----
     One set of random numbers serves all cells of a model and GPU, and does not depend on what else is predicted: curves
     are smooth, and a cell has the same numbers in every grid.
+
+    The posterior is conditioned once per model and GPU on steps that are possible (`possible`), where a floor below 0
+    is bound first (`LIGHTEST`): T_gpu, floor and steps of all its cells have the same draws, whatever is asked. A
+    measured step lies above its bytes too: its noise is truncated there (`noisy`).
     """
     if not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number from 0, got {shape_catalog.shown(seed)}")
@@ -318,8 +346,9 @@ def predict(
     for model in models:
         for sku in skus:
             ask = _ask(model, sku, calibration, chosen, (stack, mode))
-            pairs.append(ask.pair(seed))
-            rows += ask.rows(b, c, seed)
+            floor = ask.floor(seed)
+            pairs.append(ask.pair(floor))
+            rows += ask.rows(b, c, floor, seed)
     return Prediction(tuple(rows), tuple(pairs), _calibration(calibration), seed)
 
 
@@ -340,9 +369,14 @@ class _Ask:
         key = zlib.crc32("\n".join((self.model, self.gpu.name)).encode())
         return np.random.SeedSequence([seed, key]).spawn(4)
 
-    def floor_ms(self, seed: int) -> Array:
-        rng = np.random.default_rng(self.random(seed)[1])
-        return self.posterior.floor_of(self.gpu.name, self.model, self.klass, rng)
+    def floor(self, seed: int) -> "_Floor":
+        """The pair's floor, and which of its draws are possible."""
+        p, (roof, floor, *_) = self.posterior, self.random(seed)
+        drawn = p.floor_of(self.gpu.name, self.model, self.klass, np.random.default_rng(floor))
+        gpu_ms = p.gpu_ms(self.shapes, self.gpu, *LIGHTEST, np.random.default_rng(roof))[:, 0]
+        lightest = float(bytes_floor_ms(self.shapes, self.gpu, *LIGHTEST, "active"))
+        weight, kept = possible(drawn, least_floor_ms(lightest, gpu_ms, p.structure.positive), p.weight)
+        return _Floor(drawn, weight if kept >= LEAST_KEPT else p.weight, kept, lightest)
 
     @property
     def floor_from(self) -> str:
@@ -358,28 +392,22 @@ class _Ask:
             return "class measured on other GPUs only"
         return "class never measured: floor through the hierarchy"
 
-    def pair(self, seed: int) -> Pair:
-        p, floor = self.posterior, self.floor_ms(seed)
-        weight = p.weight[:, None]
-        estimate = _estimate(floor[:, None], weight, p.unit, "floor", "ms")[0]
-        return Pair(*self.names, self.klass, self.shapes.parameters, self.floor_from, estimate, self.outside)
+    def pair(self, floor: "_Floor") -> Pair:
+        estimate = _estimate(floor.ms[:, None], floor.weight, self.posterior.unit, "floor", "ms")[0]
+        about = (*self.names, self.klass, self.shapes.parameters, self.floor_from)
+        return Pair(*about, estimate, self.outside, floor.cut_percent, floor.lightest_ms)
 
-    def rows(self, batch: Array, context: Array, seed: int) -> list[Row]:
-        """Rows of cells [cell]; those that do not fit the memory without numbers."""
+    def rows(self, batch: Array, context: Array, floor: "_Floor", seed: int) -> list[Row]:
+        """Rows of cells [cell]; those that do not fit the memory, or are not possible, without numbers."""
         fit = fits(self.shapes, self.gpu, batch, context)
         numbers: dict[int, dict[str, Any]] = {}
-        floor, at = self.floor_ms(seed), np.flatnonzero(fit)
+        at = np.flatnonzero(fit) if floor.kept >= LEAST_KEPT else np.zeros(0, dtype=np.int64)
         for start in range(0, len(at), _CHUNK):
             some = at[start : start + _CHUNK]
             numbers |= dict(zip(some.tolist(), self._numbers(batch[some], context[some], floor, seed), strict=True))
         needed = memory_bytes(self.shapes, batch, context) / 1e9
         least = bytes_floor_ms(self.shapes, self.gpu, batch, context, "active")
-        nothing: dict[str, Any] = {
-            "status": TOO_LARGE,
-            "cut_percent": None,
-            "below_distinct_percent": None,
-            "estimates": {},
-        }
+        nothing: dict[str, Any] = {"below_distinct_percent": None, "estimates": {}}
         return [
             Row(
                 *self.names,
@@ -390,115 +418,195 @@ class _Ask:
                 outside=(*self.outside, *domain.cell_reasons(self.posterior, self.shapes, batch[i], context[i])),
                 needed_gb=float(needed[i]),
                 usable_gb=USABLE * self.gpu.memory_bytes / 1e9,
+                status=PREDICTED if i in numbers else IMPOSSIBLE if fit[i] else TOO_LARGE,
                 bytes_floor_ms=float(least[i]) if fit[i] else None,
+                cut_percent=floor.cut_percent if fit[i] else None,
                 **(numbers.get(i) or nothing),
             )
             for i in range(len(batch))
         ]
 
-    def _numbers(self, batch: Array, context: Array, floor: Array, seed: int) -> list[dict[str, Any]]:
-        """Status and estimates of cells [cell], given the floor [draw]."""
-        p = self.posterior
-        roof, _, noisy, error = self.random(seed)
+    def _numbers(self, batch: Array, context: Array, floor: "_Floor", seed: int) -> list[dict[str, Any]]:
+        """What the rows of cells [cell] have beside what holds for all cells of the pair."""
+        p, weight = self.posterior, floor.weight
+        roof, _, spread, error = self.random(seed)
 
         def branch(posterior: Posterior) -> Array:
             return posterior.gpu_ms(self.shapes, self.gpu, batch, context, np.random.default_rng(roof))
 
         gpu_ms = branch(p)
-        mean = p.step_ms(gpu_ms, floor)
-        noise = p.noise_of(self.gpu.name, self.model, np.random.default_rng(noisy))
-        shock = noise * np.random.default_rng(error).standard_normal(len(noise))
-        measured = mean + np.abs(mean) * shock[:, None]
-        least = bytes_floor_ms(self.shapes, self.gpu, batch, context, "active")
-        weights, kept = possible({MEAN: mean, MEASURED: measured}, least, p.weight)
-        plain = np.broadcast_to(p.weight[:, None], gpu_ms.shape)
+        mean = p.step_ms(gpu_ms, floor.ms)
+        noise = p.noise_of(self.gpu.name, self.model, np.random.default_rng(spread))
+        shock = np.random.default_rng(error).standard_normal(len(noise))
+        measured = noisy(mean, bytes_floor_ms(self.shapes, self.gpu, batch, context, "active"), noise, shock)
         below = np.full(len(batch), np.nan)
         if self.shapes.is_moe and p.experts == "active":
-            below = 100.0 * (1.0 - p.weight @ gpu_ms / (p.weight @ branch(replace(p, experts="distinct"))))
-        found = {"gpu_ms": _estimate(gpu_ms, plain, p.unit, GPU_BRANCH, "ms")}
+            below = 100.0 * (1.0 - weight @ gpu_ms / (weight @ branch(replace(p, experts="distinct"))))
+        found = {"gpu_ms": _estimate(gpu_ms, weight, p.unit, GPU_BRANCH, "ms")}
         for step, values in {MEAN: mean, MEASURED: measured}.items():
-            found |= _quantities(values, weights[step], p.unit, batch, step)
+            found |= _quantities(values, weight, p.unit, batch, step)
         return [
             {
-                "status": PREDICTED if kept[i] >= LEAST_KEPT else IMPOSSIBLE,
-                "cut_percent": float(100.0 * (1.0 - kept[i])),
                 "below_distinct_percent": float(below[i]) if batch[i] > 1 and np.isfinite(below[i]) else None,
-                "estimates": {name: column[i] for name, column in found.items()} if kept[i] >= LEAST_KEPT else {},
+                "estimates": {name: column[i] for name, column in found.items()},
             }
             for i in range(len(batch))
         ]
 
 
-def possible(steps: Mapping[str, Array], least_ms: Array, weight: Array) -> tuple[dict[str, Array], Array]:
-    """Weights of draws that are physically possible, and the share of draws that are.
+@dataclass(frozen=True, eq=False)
+class _Floor:
+    """Draws of a pair's floor.
+
+    Attributes
+    ----------
+    ms, weight : arrays [draw]
+        Weights sum to 1, and are 0 where the floor is not possible; the calibration's where nearly no draw is possible.
+    kept : float
+        Share of the draws that are possible.
+    lightest_ms : float
+        `bytes_floor_ms` at `LIGHTEST`.
+    """
+
+    ms: Array
+    weight: Array
+    kept: float
+    lightest_ms: float
+
+    @property
+    def cut_percent(self) -> float:
+        return 100.0 * (1.0 - self.kept)
+
+
+# ---- what is possible -------------------------------------------------------------------------------------------
+
+
+def least_floor_ms(lightest_ms: float, gpu_ms: Array, positive: bool) -> Array:
+    """The least floor with which no step of a model on a GPU is faster than its bytes, ms [draw].
 
     Parameters
     ----------
-    steps : mapping of "mean" and "measured" to arrays [draw, cell]
-        Steps, ms.
-    least_ms : array [cell]
-        `bytes_floor_ms` with the physical minimum of experts: no implementation is faster.
+    lightest_ms : float
+        `bytes_floor_ms` at `LIGHTEST`, with the physical minimum of experts: no implementation is faster.
+    gpu_ms : array [draw]
+        T_gpu there.
+    positive : bool
+        Whether floors are H >= 0, with which no step is faster than T_gpu.
+
+    Notes
+    -----
+    Each kernel's time less that of its bytes at peak bandwidth never falls with batch or context, so that an added
+    floor that is possible at batch 1 and context 0 is possible in all cells.
+    """
+    return np.zeros_like(gpu_ms) if positive else lightest_ms - gpu_ms
+
+
+def possible(floor_ms: Array, least_ms: Array, weight: Array) -> tuple[Array, float]:
+    """Weights of draws given that their floor is possible, and the share of draws of which it is.
+
+    Parameters
+    ----------
+    floor_ms, least_ms : arrays [draw]
+        Floor, and the least possible one (`least_floor_ms`).
     weight : array [draw]
         Sums to 1.
 
     Returns
     -------
-    weights : mapping as `steps`
-        Arrays [draw, cell], each column sums to 1; 0 for a draw that is cut.
-    kept : array [cell]
-        Weight of the draws whose mean and measured step are both possible.
+    weight : array [draw]
+        Sums to 1 where any draw is possible; 0 for one that is cut (a truncated distribution, not a pile of draws at
+        the bound).
+    kept : float
+    """
+    mass = weight * (floor_ms >= least_ms)
+    kept = float(mass.sum())
+    return mass / (kept or 1.0), kept
+
+
+def noisy(mean_ms: Array, least_ms: Array, noise: Array, shock: Array) -> Array:
+    """Measured steps, ms [draw, cell]: normal around the mean step, truncated at the time of its bytes.
+
+    Parameters
+    ----------
+    mean_ms : array [draw, cell]
+    least_ms : array [cell]
+        No step is faster.
+    noise : array [draw]
+        Relative sd, before it is truncated.
+    shock : array [draw]
+        Standard normal random numbers, the same in all cells: no draw is dropped, and curves are smooth.
+    """
+    mean = np.maximum(mean_ms, least_ms)
+    error = truncated(np.broadcast_to(shock[:, None], mean.shape), (least_ms / mean - 1.0) / noise[:, None])
+    return np.maximum(mean * (1.0 + noise[:, None] * error), least_ms)
+
+
+def truncated(normal: Array, low: Array) -> Array:
+    """Standard normal numbers turned into ones of the normal truncated to [low, inf), arrays of one shape.
 
     Notes
     -----
-    Signed floors may push a step below the time that its bytes take at peak bandwidth, even below 0. The posterior is
-    conditioned on what is known beforehand: draws of the mean step below that are dropped, and of the measured step
-    those whose mean or whose own value lies below it (a truncated distribution, not a pile of draws at the bound).
+    By the inverse of the distribution function: monotone in the number and smooth in the bound. The chance to exceed
+    the result, given the bound, is the chance to exceed the number.
     """
-    mean_possible = steps[MEAN] >= least_ms
-    keep = {MEAN: mean_possible, MEASURED: mean_possible & (steps[MEASURED] >= least_ms)}
-    masses = {step: weight[:, None] * good for step, good in keep.items()}
-    totals = {step: mass.sum(0) for step, mass in masses.items()}
-    weights = {step: mass / np.where(totals[step] > 0, totals[step], 1.0) for step, mass in masses.items()}
-    return weights, totals[MEASURED]
+    found = np.array(normal, dtype=float)
+    at = low > -_UNBOUND
+    beyond = _exceeded(found[at]) * _exceeded(np.minimum(low[at], _FAR))
+    found[at] = np.maximum(-_quantile(beyond.clip(1e-300, 1.0 - 1e-16)), low[at])
+    return found
+
+
+_UNBOUND, _FAR = 8.0, 35.0
+"""Sds below the mean from which on a bound cuts less than rounding does; above it, to which its tail is a number."""
+
+
+def _exceeded(z: Array) -> Array:
+    """Chance of a standard normal number above z."""
+    return np.asarray(0.5 * np.frompyfunc(math.erfc, 1, 1)(z / math.sqrt(2.0)), dtype=float)
+
+
+def _quantile(p: Array) -> Array:
+    """Quantiles of the standard normal distribution."""
+    return np.asarray(np.frompyfunc(NormalDist().inv_cdf, 1, 1)(p), dtype=float)
+
+
+# ---- estimates --------------------------------------------------------------------------------------------------
 
 
 def _quantities(
     step_ms: Array, weight: Array, unit: NDArray[np.int64], batch: Array, step: str
 ) -> dict[str, list[Estimate]]:
-    """Estimates [cell] of step, throughput and time per output token, from steps and weights [draw, cell]."""
+    """Estimates [cell] of step, throughput and time per output token, from steps [draw, cell] and weights [draw]."""
     name = f"{step}_{{}}".format
     steps = _estimate(step_ms, weight, unit, STEPS[step], "ms")
-    rate = 1000.0 * batch / np.where(weight > 0, step_ms, 1.0)
+    rate = 1000.0 * batch / np.where(weight[:, None] > 0, step_ms, 1.0)
     rates = _estimate(rate, weight, unit, f"batch / {STEPS[step]}", "tokens/s")
     tokens = [replace(s, estimand=f"time between two tokens of a sequence: {STEPS[step]}") for s in steps]
     return {name("step_ms"): steps, name("tokens_per_s"): rates, name("time_per_output_token_ms"): tokens}
 
 
 def _estimate(values: Array, weight: Array, unit: NDArray[np.int64], estimand: str, kind: str) -> list[Estimate]:
-    """Mean, intervals and MCSE of each column of values and weights [draw, cell]; None-like (NaN) without weight."""
-    centre = (weight * values).sum(0)
+    """Mean, intervals and MCSE of each column of values [draw, cell], with weights [draw]."""
+    centre = weight @ values
     error = _mcse(values, weight, unit)
     levels = [q for level in LEVELS for q in tails(level)]
     out = []
     for i in range(values.shape[1]):
-        if not weight[:, i].any():
-            out.append(Estimate(math.nan, estimand, kind, {}, math.nan))
-            continue
-        ends = weighted_quantiles(values[:, i], weight[:, i], levels)
+        ends = weighted_quantiles(values[:, i], weight, levels)
         spans = {str(level): (ends[2 * k], ends[2 * k + 1]) for k, level in enumerate(LEVELS)}
         out.append(Estimate(float(centre[i]), estimand, kind, spans, float(error[i])))
     return out
 
 
 def _mcse(values: Array, weight: Array, unit: NDArray[np.int64]) -> Array:
-    """Monte Carlo standard errors [cell] of weighted means, with `unit` as the unit, as `Draws.mcse`."""
+    """Monte Carlo standard errors [cell] of means with weights [draw]; `unit` as the unit, as `Draws.mcse`."""
     order = np.argsort(unit, kind="stable")
     starts = np.flatnonzero(np.diff(unit[order], prepend=unit[order][0] - 1))
-    mass = np.add.reduceat(weight[order], starts)
-    total = np.add.reduceat((weight * values)[order], starts)
-    count = (mass > 0).sum(0).astype(float)
+    mass = np.add.reduceat(weight[order], starts)[:, None]
+    total = np.add.reduceat((weight[:, None] * values)[order], starts)
+    count = float((mass > 0).sum())
     squares = ((total - mass * total.sum(0)) ** 2).sum(0)
-    return np.asarray(np.sqrt(squares * count / np.where(count > 1, count - 1, np.nan)))
+    return np.asarray(np.sqrt(squares * count / (count - 1.0 if count > 1 else np.nan)))
 
 
 # ---- what is asked ----------------------------------------------------------------------------------------------
@@ -713,11 +821,10 @@ def _table(prediction: Prediction, pair: Pair, step: str) -> list[str]:
         f"{pair.model} ({pair.klass}, {pair.parameters / 1e9:.2f} B parameters) on {pair.gpu}",
         f"  floor {pair.floor} ms; {pair.floor_from}",
     ]
-    cut = max(shown, key=lambda row: row.cut_percent or 0.0, default=None)
-    if cut is not None and cut.cut_percent is not None and cut.cut_percent > TOLD_CUT:
+    if pair.cut_percent > TOLD_CUT:
         lines.append(
-            f"  up to {cut.cut_percent:.0f} % of the draws were cut (batch {cut.batch}, context {cut.context}): faster "
-            f"than the {cut.bytes_floor_ms:.2f} ms that weights and cache take at peak bandwidth"
+            f"  of the floor's draws {pair.cut_percent:.0f} % {'were cut' if shown else 'are not possible'}: with them "
+            f"a step of batch 1 and context 0 is faster than the {pair.lightest_ms:.2f} ms of its bytes at peak rates"
         )
     below = [row for row in shown if row.below_distinct_percent is not None]
     if below:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, ndtr, ndtri
+from scipy.special import logsumexp
 
 from models.classes import default_class
 from models.floors import overlap_ms
@@ -20,17 +20,17 @@ from models.gpus import GpuSpec
 from models.kernels import Experts, decode_work
 from models.posterior import Posterior, units
 from models.priors import DEFAULT_PRIORS
-from models.roofline import Efficiency, work_floor_ms, work_ms
+from models.roofline import Efficiency, bytes_floor_ms, work_ms
 from models.shapes import ModelShapes
 from validate import domain
-from validate.absorption import directions
+from validate.explanations import WHOLE, error_columns, scaled
 from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
+from validate.predict import LIGHTEST, least_floor_ms, truncated
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 type Calibration = Posterior | Efficiency | Mapping[str, Efficiency]
 
-WHOLE, WEIGHTS = "whole", "weights"
 FLOOR_BETWEEN_MS = DEFAULT_PRIORS.floor_sd_pair_ms
 """sd between GPUs of the floor less the anchor's, ms, beside a part that all GPUs share (`OFFSET_SD_MS`)."""
 DRAWS, NOISES, TRIES = 400, 300, 20
@@ -82,15 +82,15 @@ class Prospect:
         The anchor's floor.
     mean_ms, variance : arrays [draw, gpu]
         The family's floor given that draw of the constants: mean, ms, and variance, ms².
+    least_floor_ms : array [draw, gpu]
+        The least floor that is possible, as `predict.least_floor_ms` has it: the same whatever cells are asked for.
     floor_ms : array [draw, gpu]
         One draw of the floor for each draw of the constants; none takes a step below its physical minimum.
     noise : array [draw, gpu]
         Relative sd of a step.
     columns : mapping of error to array [cell]
-        Change of T_gpu per unit of its size, ms.
+        Change of T_gpu per unit of its size, ms; as `explanations.scaled`.
     join : callable (T [draw, cell], floor [draw, cell]) -> step
-    positive : bool
-        Whether floors are H >= 0.
     """
 
     gpus: tuple[str, ...]
@@ -103,11 +103,11 @@ class Prospect:
     anchor_ms: Array
     mean_ms: Array
     variance: Array
+    least_floor_ms: Array
     floor_ms: Array
     noise: Array
     columns: Mapping[str, Array]
     join: Callable[[Array, Array], Array]
-    positive: bool = False
 
     @property
     def measured(self) -> Index:
@@ -136,15 +136,10 @@ class Prospect:
         return replace(self, mean_ms=mean[:, 0], variance=variance[:, 0]).drawn(rng)
 
     def drawn(self, rng: np.random.Generator) -> "Prospect":
-        """The same with draws of the floors from their normals, cut off where a step would be impossible."""
-        lowest = np.where(
-            self.gpu[:, None] == np.arange(len(self.gpus)), (self.least_ms - self.gpu_ms)[..., None], -np.inf
-        )
-        bound = np.zeros_like(self.mean_ms) if self.positive else lowest.max(1)
+        """The same with draws of the floors from their normals, truncated where a step would be impossible."""
         sd = np.sqrt(self.variance)
-        below = ndtr((bound - self.mean_ms) / sd).clip(max=1.0 - 1e-6)
-        u = below + (1.0 - below) * rng.random(sd.shape)
-        return replace(self, floor_ms=np.maximum(self.mean_ms + sd * ndtri(u), bound))
+        error = truncated(rng.standard_normal(sd.shape), (self.least_floor_ms - self.mean_ms) / sd)
+        return replace(self, floor_ms=np.maximum(self.mean_ms + sd * error, self.least_floor_ms))
 
 
 def prospect(
@@ -185,17 +180,19 @@ def prospect(
     else:
         count, experts, join, inside = DRAWS, "active", np.add, np.ones(len(cells), dtype=bool)
     gpu_ms, least = np.empty((count, len(cells))), np.empty(len(cells))
-    anchor, mean, variance, noises = (np.zeros((count, len(names))) for _ in range(4))
+    anchor, mean, variance, noises, lowest = (np.zeros((count, len(names))) for _ in range(5))
+    positive = isinstance(calibration, Posterior) and calibration.structure.positive
     columns: dict[str, Array] = {}
     for g, spec in enumerate(specs):
         at = gpu == g
         work = decode_work(shapes, batch[at], context[at], gpu=spec, experts=experts)
-        least[at] = work_floor_ms(work)
+        least[at] = bytes_floor_ms(shapes, spec, batch[at], context[at])
+        light = decode_work(shapes, *LIGHTEST, gpu=spec, experts=experts)
         if isinstance(calibration, Posterior):
             sku, name = skus[g], domain.known_model(shapes, calibration)[0]
             klass = dict(zip(calibration.models, calibration.classes, strict=True)).get(name) or default_class(shapes)
             efficiency = calibration.efficiency(sku, rng)
-            gpu_ms[:, at] = work_ms(work, efficiency)
+            gpu_ms[:, at], lightest = work_ms(work, efficiency), work_ms(light, efficiency)[:, 0]
             floor = calibration.floor_of(sku, name, klass, rng)
             anchor[:, g] = calibration.floor_of(sku, calibration.anchor, calibration.anchor_class, rng)
             noises[:, g] = calibration.noise_of(sku, name, rng)
@@ -203,9 +200,10 @@ def prospect(
             mean[:, g], variance[:, g] = _regressed(floor, gpu_ms[:, at].mean(-1))
         else:
             typical = calibration[spec.name] if isinstance(calibration, Mapping) else calibration
-            gpu_ms[:, at] = work_ms(work, typical)
+            gpu_ms[:, at], lightest = work_ms(work, typical), np.full(count, work_ms(light, typical))
             variance[:, g], noises[:, g] = OFFSET_SD_MS**2, DEFAULT_PRIORS.noise_relative[0]
-        for name, values in directions(shapes, spec, batch[at], context[at], typical, experts).items():
+        lowest[:, g] = least_floor_ms(float(bytes_floor_ms(shapes, spec, *LIGHTEST)), lightest, positive)
+        for name, values in error_columns(shapes, spec, batch[at], context[at], typical, experts).items():
             columns.setdefault(name, np.zeros(len(cells)))[at] = values
     if noise is not None:
         noises = np.full_like(noises, noise)
@@ -220,11 +218,11 @@ def prospect(
         anchor_ms=anchor,
         mean_ms=mean,
         variance=variance,
+        least_floor_ms=lowest,
         floor_ms=mean,
         noise=noises,
-        columns=_columns(columns, gpu_ms.mean(0), gpu),
+        columns=scaled(columns, gpu_ms.mean(0), np.unique(gpu, return_inverse=True)[1]),
         join=join,
-        positive=isinstance(calibration, Posterior) and calibration.structure.positive,
     )
     return found.drawn(rng).given(rng)
 
@@ -245,28 +243,6 @@ def _regressed(floor: Array, level: Array) -> tuple[Array, float]:
     slope = float(apart @ floor) / spread if spread > 1e-12 * float(level @ level) else 0.0
     mean = floor.mean() + slope * apart
     return mean, max(float(((floor - mean) ** 2).mean()), 1e-12)
-
-
-def _columns(raw: Mapping[str, Array], gpu_ms: Array, gpu: Index) -> dict[str, Array]:
-    """Column of each error per unit of its size, ms.
-
-    The whole and the weights: per relative error. Others: in units in which they vary within GPUs as much as T_gpu as a
-    whole does (`validate.explanations`); left out where they do not vary.
-    """
-    found = {WHOLE: gpu_ms, WEIGHTS: -100.0 * raw["eta_bw"]}
-    reference = _within(gpu_ms, gpu)
-    for name, sign in _OTHERS.items():
-        spread = _within(raw[name], gpu) if name in raw else 0.0
-        if spread > 1e-9 * np.abs(raw.get(name, 0.0)).max() and reference > 0:
-            found["kv" if name == "eta_fa" else name] = sign * raw[name] * reference / spread
-    return found
-
-
-_OTHERS = {"eta_fa": -1.0, "l_half": 1.0, "query_heads": 1.0, "missing_batch_kernel": 1.0, "eta_tc": -1.0, "experts": 1}
-
-
-def _within(column: Array, gpu: Index) -> float:
-    return float(np.sqrt(sum(((column[gpu == g] - column[gpu == g].mean()) ** 2).sum() for g in np.unique(gpu))))
 
 
 # ---- the floor --------------------------------------------------------------------------------------------------

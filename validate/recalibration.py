@@ -18,11 +18,12 @@ measurement of the same cell repeats: therefore distinct cells, unless repeats a
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from models import gpus as gpu_catalog
@@ -34,13 +35,12 @@ from models.shapes import ModelShapes
 from validate import domain
 from validate.csvfile import cell as csv_cell
 from validate.errors import InputError
+from validate.explanations import WEIGHTS, WHOLE
 from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
 from validate.prospects import (
     FLOOR_BETWEEN_MS,
     OVERLAPS,
     SIMULATIONS,
-    WEIGHTS,
-    WHOLE,
     Array,
     Calibration,
     Cell,
@@ -70,6 +70,12 @@ SMALL_BATCH = 16
 """Up to here no GEMM of a dense model is compute-bound on today's GPUs: the weights' time is the same in all cells."""
 HALF = float(ndtri(0.95))
 """Half a 90 % interval in sds."""
+FAR, FAR_GAIN = 4.0, 2.0
+"""A cell of so many times the largest calibrated batch or context is named only where it tells so many times as much."""
+LEAST_GAIN, WORTH = 0.01, 0.1
+"""Gains, nats, below which a cell tells nothing, and from which on several cells are worth their while."""
+MOST = 6
+"""So many cells are tried together where one alone does not show."""
 ROUNDS = 20
 RANDOM_SETS = 100
 TRUTHS, RANDOM_SIMULATED = 16, 8
@@ -636,23 +642,29 @@ def _left_out(unfit: Sequence[Cell], long: Sequence[Cell]) -> list[str]:
     return told
 
 
-# ---- which cells would decide -----------------------------------------------------------------------------------
+# ---- which cells would help most --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Deciding:
-    """One further cell that would help with an open question.
+    """Further cells that would help with an open question.
 
     Attributes
     ----------
     cell : Cell
-    kind : "same GPU", "same GPU, larger batch" or "another GPU"
+    kind : "same GPU", "same GPU, larger batch", "another GPU" or "several"
     gain : float
-        Expected information, log(sd before / sd after), nats.
+        Expected information, log(before / after), nats.
     before, after : float
-        Half the 90 % interval before and after it: of the widest floor, ms, or of the relative error.
+        Half the 90 % interval before and after: of the floor on this cell's GPU, ms, or of the relative error.
     inside : bool
         Whether the calibration has seen such cells.
+    far : bool
+        Whether batch or context lie far beyond what the calibration has seen (`FAR`).
+    alone : float
+        Largest gain of one cell of this kind; several: of any cell.
+    further : tuple of Cell
+        several: what is measured besides.
     """
 
     cell: Cell
@@ -661,9 +673,12 @@ class Deciding:
     before: float
     after: float
     inside: bool
+    far: bool
+    alone: float
+    further: tuple[Cell, ...] = ()
 
 
-SAME, LARGER, OTHER = "same GPU", "same GPU, larger batch", "another GPU"
+SAME, LARGER, OTHER, SEVERAL = "same GPU", "same GPU, larger batch", "another GPU", "several"
 _NOWHERE = {
     SAME: f"up to batch {SMALL_BATCH} on the same GPU",
     LARGER: "at a larger batch there",
@@ -682,7 +697,7 @@ def deciding(
     others: Sequence[GpuSpec] | None = None,
     seed: int = 1,
 ) -> list[Deciding]:
-    """Which one further cell would do most for what a verdict leaves open.
+    """Which one further cell would do most for what a verdict leaves open; several where no single one does.
 
     Parameters
     ----------
@@ -700,7 +715,7 @@ def deciding(
     -------
     list of Deciding
         The best cell of each kind, best first: on a GPU in hand up to batch 16, there at larger batches, and (weights)
-        on another GPU.
+        on another GPU. Where none of them changes the width that is told, several cells last.
 
     Raises
     ------
@@ -712,36 +727,86 @@ def deciding(
     A floor and an error of the weights' bandwidth have one column on one GPU while the weights' time is the same in all
     cells, hence no gain there at small batches. It differs between GPUs, and at batches where GEMMs become
     compute-bound. That the anchor is measured on another GPU too is not assumed where there are draws.
+
+    A floor is one GPU's: gain and widths are those of the cell's own GPU. Cells whose width is told as another one go
+    first, then those that gain most; far outside the calibration a gain counts as 1 / `FAR_GAIN` of it.
     """
     if not question.startswith(("slope", "level")):
         raise InputError(f"open question {question!r} is unknown: expected slope... or level...")
     rng = np.random.default_rng(seed)
-    weights, level = "weights" in question, question.startswith("level")
     known = list(specs)
-    if weights:
+    if "weights" in question:
         known += _other_gpus(specs, calibration) if others is None else list(others)
     found, _, _ = candidates(shapes, known, WIDE_BATCHES, WIDE_CONTEXTS, measured)
     if not found:
         return []
     used = {cell.gpu for cell in (*found, *measured)}
     p = prospect(shapes, [s for s in known if s.name in used], found, measured, calibration, rng, noise=noise)
-    sets, none = np.arange(p.candidates)[:, None], np.zeros((1, 0), dtype=np.int64)
-    if level and not weights:
-        (start, _), (ends, _) = floor_sds(p, none), floor_sds(p, sets)
-        gain = (np.log(start) - np.log(ends)).sum(-1)
-        before, after = float(start.max()), ends.max(-1)
-    else:
-        size = belief(p, WEIGHTS if weights else WHOLE)
-        before, after = float(size.sds(none)[0]), size.sds(sets)
-        gain = np.log(before) - np.log(after)
+    widths, single = _widths(p, question), np.arange(p.candidates)
+    own = p.gpu[: p.candidates]
+    before, after = widths(np.zeros((1, 0), dtype=np.int64))[0, own], widths(single[:, None])[single, own]
+    gain = np.log(before / after).clip(0.0)
+    far = np.array([_far(cell, calibration) for cell in found])
+    shown = np.array([_shows(question, *ends) for ends in zip(before, after, strict=True)])
     mine = {spec.name for spec in specs}
+    kinds = [OTHER if c.gpu not in mine else SAME if c.batch <= SMALL_BATCH else LARGER for c in found]
+    alone = {kind: float(max(gain[i] for i in single if kinds[i] == kind)) for kind in kinds}
     best: dict[str, Deciding] = {}
-    for i in np.argsort(-gain, kind="stable"):
-        cell = p.cells[i]
-        kind = OTHER if cell.gpu not in mine else SAME if cell.batch <= SMALL_BATCH else LARGER
-        told = (max(float(gain[i]), 0.0), HALF * before, HALF * float(after[i]), bool(p.inside[i]))
-        best.setdefault(kind, Deciding(cell, kind, *told))
-    return sorted(best.values(), key=lambda d: -d.gain)
+    order = np.lexsort((-np.where(far, gain / FAR_GAIN, gain), ~shown))
+    for i in order.tolist():
+        told = (float(gain[i]), float(before[i]), float(after[i]), bool(p.inside[i]), bool(far[i]))
+        best.setdefault(kinds[i], Deciding(found[i], kinds[i], *told, alone[kinds[i]]))
+    together = [] if shown.any() else [_together(p, widths, int(own[order[0]]), far, question)]
+    return [*best.values(), *(replace(one, alone=float(gain.max())) for one in together)]
+
+
+def _widths(p: Prospect, question: str) -> Callable[[Index], Array]:
+    """Half the 90 % interval of what is open after sets of cells: [set, cell] -> [set, gpu]; all GPUs have one error."""
+    if _goal(question) == FLOOR:
+        return lambda sets: HALF * floor_sds(p, sets)[0]
+    size = belief(p, WEIGHTS if "weights" in question else WHOLE)
+    return lambda sets: HALF * np.repeat(size.sds(sets)[:, None], len(p.gpus), 1)
+
+
+def _goal(question: str) -> str:
+    """Whether a floor or a relative error is open."""
+    return SHAPE if question.startswith("slope") or "weights" in question else FLOOR
+
+
+def _shows(question: str, before: float, after: float) -> bool:
+    """Whether a width is told as another one."""
+    goal = _goal(question)
+    return bool(np.log(before / after) >= LEAST_GAIN and told(goal, before) != told(goal, after))
+
+
+def _far(cell: Cell, calibration: Calibration) -> bool:
+    if not isinstance(calibration, Posterior):
+        return False
+    seen = calibration.domain
+    return cell.batch > FAR * seen.batch[1] or cell.context > FAR * seen.context[1]
+
+
+def _together(
+    p: Prospect, widths: Callable[[Index], Array], gpu: int, far: NDArray[np.bool_], question: str
+) -> Deciding:
+    """The fewest cells that are worth their while, `MOST` at most, for the floor on a GPU or for the relative error.
+
+    Far outside the calibration only where there are no others.
+    """
+    here = p.gpu[: p.candidates] == gpu if _goal(question) == FLOOR else np.ones(p.candidates, dtype=bool)
+    pool = np.flatnonzero(here & ~far) if (here & ~far).any() else np.flatnonzero(here)
+
+    def loss(sets: Index) -> Array:
+        return widths(pool[sets])[:, gpu]
+
+    chosen = choose(loss, len(pool), min(MOST, len(pool)))
+    before, *after = (float(loss(np.array([chosen[:n]], dtype=np.int64))[0]) for n in range(len(chosen) + 1))
+    worth = [n for n, width in enumerate(after, 1) if np.log(before / width) >= WORTH and n > 1]
+    count = worth[0] if worth else len(after)
+    some = pool[chosen[:count]]
+    first, *rest = (p.cells[i] for i in some)
+    ends = (max(float(np.log(before / after[count - 1])), 0.0), before, after[count - 1])
+    return Deciding(first, SEVERAL, *ends, bool(p.inside[some].all()), bool(far[some].any()), 0.0, tuple(rest))
 
 
 def _other_gpus(specs: Sequence[GpuSpec], calibration: Calibration) -> list[GpuSpec]:
@@ -756,17 +821,42 @@ def _other_gpus(specs: Sequence[GpuSpec], calibration: Calibration) -> list[GpuS
 
 def say_deciding(found: Sequence[Deciding], question: str) -> str:
     """What `deciding` found, as a sentence."""
-    if not found or found[0].gain < 0.01:
-        return f"No further cell would decide ({question})."
-    shown = SHAPE if question.startswith("slope") or "weights" in question else FLOOR
+    head, goal = f"What would help most ({question})", _goal(question)
+    if not found:
+        return f"{head}: no further cell of those tried fits."
+    several = [one for one in found if one.kind == SEVERAL]
+    if several:
+        return f"{head}, 90 %: {_say_several(several[0], goal)}."
     parts = []
     for one in found:
-        if one.gain < 0.01:
+        if _shows(question, one.before, one.after):
+            parts.append(f"{one.cell}{_mark(one)}: {told(goal, one.before)} to {told(goal, one.after)}")
+        elif one.alone < LEAST_GAIN:
             parts.append(f"no cell {_NOWHERE[one.kind]} tells anything")
         else:
-            mark = "" if one.inside else " (outside the calibration)"
-            parts.append(f"{one.cell}{mark}: {told(shown, one.before)} to {told(shown, one.after)}")
-    return f"What would decide ({question}), 90 %: {'; '.join(parts)}."
+            parts.append(f"no cell {_NOWHERE[one.kind]} narrows it by more than {_percent(one.alone)} %")
+    return f"{head}, 90 %: {'; '.join(parts)}."
+
+
+def _say_several(one: Deciding, goal: str) -> str:
+    before, after = told(goal, one.before), told(goal, one.after)
+    cells = (one.cell, *one.further)
+    if one.gain < LEAST_GAIN or before == after:
+        return f"no further cell tells anything; it stays {before} with {len(cells)} more"
+    more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
+    return (
+        f"no single further cell narrows it by more than {_percent(one.alone)} %; {len(cells)} further cells "
+        f"({'; '.join(map(str, cells[:3]))}{more}){_mark(one)} bring it from {before} to {after}"
+    )
+
+
+def _mark(one: Deciding) -> str:
+    return " (far outside the calibration)" if one.far else "" if one.inside else " (outside the calibration)"
+
+
+def _percent(gain: float) -> int:
+    """By how much a gain narrows a width, whole percent from 1, rounded up."""
+    return max(1, int(np.ceil(-100.0 * np.expm1(-gain))))
 
 
 # ---- the command ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.floors import FloorStructure
-from models.posterior import Domain, Posterior, floor_scales
+from models.posterior import Domain, Posterior, floor_scales, of_anchor
 from validate import resources
 from validate.draws import IMPUTED
 from validate.errors import GateError, InputError
@@ -22,8 +22,8 @@ FILE = "posterior.npz"
 ADDED = FloorStructure("gpu, model")
 PER_UNIT = 8
 """Draws kept of each imputation."""
-DRAWS, BATCHES = 800, 50
-"""Draws kept of a fit to measured cells, and consecutive batches of them: the units of the Monte Carlo error."""
+DRAWS = 800
+"""Draws kept of a fit to measured cells."""
 
 
 def posterior(evidence: "Evidence") -> Posterior:
@@ -79,13 +79,10 @@ def posterior(evidence: "Evidence") -> Posterior:
         anchor_gpu_ms=every(draws.gpu_ms),
         specs={g: names.gpu(g) for g in cells.gpus},
         experts=study.efficiency.experts,
-        domain=Domain(
-            (float(draws.batch.min()), float(draws.batch.max())),
-            (float(draws.context.min()), float(draws.context.max())),
-            (float(min(sizes)), float(max(sizes))),
-        ),
+        domain=Domain.of(draws.batch, draws.context, sizes),
         label=draws.label,
         source=study.name,
+        treatment=evidence.treatment.split(":")[0] if draws.label != IMPUTED else "study",
         stack=study.data.stack or "",
         mode=study.data.mode or "",
     )
@@ -118,7 +115,7 @@ def load(study: str | Path) -> Posterior:
         raise InputError(str(error)) from error
 
 
-def margins(study: str) -> "Margins | None":
+def margins(study: str | Path) -> "Margins | None":
     """Margins of a study that is named, None where `study` names saved draws alone."""
     from validate.study import Study
 
@@ -134,7 +131,7 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
     Parameters
     ----------
     measurements : Measurements
-        Rows of other models are not looked at: the first stage of a cut.
+        Rows of other models are not looked at: the first stage of a cut. Repeats are averaged.
     anchor : str
         As `measurements` names it.
 
@@ -143,16 +140,13 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
     GateError
         The fit failed its convergence gate.
     """
-    from models.bayes import build_model, efficiency_of
+    from models.bayes import build_model
     from models.classes import default_class
-    from models.floorfit import fit_floors
     from models.kernels import stack_work
-    from models.priors import DEFAULT_PRIORS
-    from models.roofline import CONSTANTS, work_ms
+    from models.roofline import CONSTANTS
     from models.sampling import GateFailure, compile_model, fit_gated, thin
 
-    cells = measurements.cells()
-    cells = cells.where(cells.model == anchor)
+    cells, _ = measurements.averaged(anchor)
     shapes = measurements.shapes[anchor]
     klass = default_class(shapes)
     work = stack_work(cells, {anchor: shapes}, measurements.gpus)
@@ -162,50 +156,17 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
     except GateFailure as error:
         raise GateError(str(error)) from error
     names = [name for name in CONSTANTS if name in fit.posterior]
-    constants = {n: thin(fit.posterior[n].to_numpy().reshape(-1), DRAWS) for n in names}
-    rng, count = np.random.default_rng(seed), len(constants["eta_bw"])
-    T = np.asarray(work_ms(work, efficiency_of(constants)))
-    every = {name: np.tile(getattr(cells, name), (count, 1)) for name in ("batch", "context", "step_ms")}
-    level, sd = DEFAULT_PRIORS.noise_relative
-    floor, noise, q = fit_floors(
-        cells.gpu_code,
-        T,
-        every["step_ms"],
-        ADDED,
-        rng,
-        floor_prior=DEFAULT_PRIORS.floor_overall_ms,
-        noise_prior=(float(np.log(level)), sd),
-    )
-    file = str(measurements.provenance.get("file"))
-    return Posterior(
-        gpus=cells.gpus,
-        models=(anchor,),
-        classes=(klass,),
-        anchor=anchor,
-        constants={n: np.repeat(v[:, None], len(cells.gpus), 1) for n, v in constants.items()},
-        floor_ms=floor[..., None],
-        noise_relative=noise[..., None],
-        combine=ADDED.combine,
-        q=q,
-        scales=floor_scales([(g, klass, anchor) for g in cells.gpus], floor, ADDED, rng),
-        weight=np.full(count, 1.0 / count),
-        unit=np.arange(count) * BATCHES // count,
-        anchor_gpu=cells.gpu_code,
-        anchor_batch=every["batch"],
-        anchor_context=every["context"],
-        anchor_step_ms=every["step_ms"],
-        anchor_gpu_ms=T,
-        specs={g: measurements.gpus[g] for g in cells.gpus},
-        experts="active",
-        domain=Domain(
-            (float(cells.batch.min()), float(cells.batch.max())),
-            (float(cells.context.min()), float(cells.context.max())),
-            (float(shapes.parameters), float(shapes.parameters)),
-        ),
+    return of_anchor(
+        cells,
+        shapes,
+        klass,
+        {n: thin(fit.posterior[n].to_numpy().reshape(-1), DRAWS) for n in names},
+        measurements.gpus,
+        np.random.default_rng(seed),
         label=measurements.label,
-        source=f"{anchor} in {file}",
-        stack=str(measurements.provenance.get("stack") or ""),
-        mode=str(measurements.provenance.get("mode") or ""),
+        source=f"{anchor} in {measurements.provenance.get('file')}",
+        stack=str(measurements.provenance.get("stack") or "").replace("unknown", ""),
+        mode=str(measurements.provenance.get("mode") or "").replace("unknown", ""),
     )
 
 

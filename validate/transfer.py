@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from models.cells import Cells
 from models.gpus import GpuSpec
-from models.posterior import Posterior, rejoined
+from models.posterior import Posterior, rejoined, units
 from models.shapes import ModelShapes
 from validate import checkrates, csvfile, domain, importers, measurements, saved
 from validate.draws import Estimate
@@ -50,8 +50,8 @@ __all__ = ["INDISTINGUISHABLE", "MISMATCH", "RECALIBRATE", "TRANSFERS", "UNDECID
 DEFAULT_STUDY = "transfer-study"
 JOINS = ("added", "overlapped")
 """Ways of joining floors under which every family is judged."""
-MOST_LISTED = 12
-"""Cells that the text lists; JSON, CSV and HTML have all."""
+BESIDE = 200
+"""Draws of the calibration whose anchor is fitted anew under each way of joining floors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,21 +213,26 @@ def check(
         calibration = saved.calibrated(found, _name(anchor, found), seed=seed, quiet=quiet)
     else:
         calibration = study if isinstance(study, Posterior) else saved.load(study)
-    margins = margins or (saved.margins(study) if anchor is None and isinstance(study, str) else None) or Margins()
-    frame = found.frame[found.frame["model"] == own.name]
-    cells, repeats = _cells(frame)
+    margins = (
+        margins or (saved.margins(study) if anchor is None and not isinstance(study, Posterior) else None) or Margins()
+    )
+    cells, repeats = found.averaged(own.name)
     specs = {name: found.gpus[name] for name in cells.gpus}
     renamed, specs = _as_calibrated(cells, specs, calibration)
     known = replace(own, name=domain.known_model(own, calibration)[0])
     rng = np.random.default_rng(seed)
     judged: dict[str, Verdict] = {}
+    evidence: dict[str, float] = {}
     families: dict[str, Family] = {}
+    few = calibration.rows(units(calibration, min(BESIDE, len(calibration.weight))))
     for combine in dict.fromkeys((calibration.combine, *JOINS)):
-        joined = calibration if combine == calibration.combine else _rejoined(calibration, combine, rng)
-        one = family(known, renamed, specs, joined, rng, klass=klass, label=found.label)
-        families[combine] = one
-        judged[combine] = judge_family(one, margins)
-    result, chosen = judged[calibration.combine], families[calibration.combine]
+        anew, evidence[combine] = rejoined(few, combine, rng)
+        joined = calibration if combine == calibration.combine else anew
+        families[combine] = family(known, renamed, specs, joined, rng, klass=klass, label=found.label)
+        judged[combine] = judge_family(families[combine], margins)
+        evidence[combine] += judged[combine].data["overall"]["log_evidence"]
+    result, joins = _settled(judged, evidence, calibration.combine, margins)
+    chosen = families[calibration.combine]
     rows = _rows(chosen, repeats, calibration)
     rates = checkrates.nearest(len(cells.gpus), len(cells) / len(cells.gpus))
     data = {
@@ -236,11 +241,11 @@ def check(
         "shapes": {k: v for k, v in asdict(own).items() if v not in (0, "", False)} | {"parameters": own.parameters},
         "calibration": _calibration(calibration),
         "outside": _outside(calibration, own, specs, chosen, rows, found),
-        "joins": {name: {"verdict": v.verdict, "probabilities": v.probabilities} for name, v in judged.items()},
+        "joins": joins,
         "error_rates": rates,
         "deciding": _deciding(result, own, specs, rows, calibration, seed),
         "cells": rows,
-        "measurements": _told(found, frame, repeats),
+        "measurements": _told(found, int(sum(repeats)), repeats),
     }
     return Check(result, chosen, calibration, rows, data)
 
@@ -356,18 +361,6 @@ def _name(anchor: str, found: measurements.Measurements) -> str:
     return str(names[0])
 
 
-def _cells(frame: pd.DataFrame) -> tuple[Cells, list[int]]:
-    """One row per (GPU, batch, context): repeats averaged, since what the roof leaves over is common to them."""
-    groups = frame.groupby(["gpu", "batch", "context"], sort=False)
-    mean = groups.agg(step_ms=("step_ms", "mean"), step_sd_ms=("step_sd_ms", "mean"), n=("step_ms", "size"))
-    mean = mean.reset_index()
-    model = [str(frame["model"].iloc[0])] * len(mean)
-    cells = Cells.from_columns(
-        model, mean["gpu"].tolist(), mean["batch"], mean["context"], mean["step_ms"], mean["step_sd_ms"]
-    )
-    return cells, mean["n"].tolist()
-
-
 def _as_calibrated(
     cells: Cells, specs: Mapping[str, GpuSpec], calibration: Posterior
 ) -> tuple[Cells, dict[str, GpuSpec]]:
@@ -379,11 +372,35 @@ def _as_calibrated(
     )
 
 
-def _rejoined(calibration: Posterior, combine: str, rng: np.random.Generator) -> Posterior:
-    """The calibration with floors joined in another way, from at most 200 draws: it is only stood beside."""
-    from models.posterior import units
-
-    return rejoined(calibration.rows(units(calibration, min(200, len(calibration.weight)))), combine, rng)
+def _settled(
+    judged: Mapping[str, Verdict], evidence: Mapping[str, float], own: str, margins: Margins
+) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict under the calibration's way of joining floors, undecided where another way cannot be ruled out and
+    says something else; and what each way says, with its posterior probability (equal before the cells are seen)."""
+    top = max(evidence.values())
+    total = sum(np.exp(e - top) for e in evidence.values())
+    joins = {
+        name: {
+            "verdict": one.verdict,
+            "probabilities": one.probabilities,
+            "posterior": float(np.exp(evidence[name] - top) / total),
+            "anchor_level": one.data["overall"]["level"]["value"] - one.data["overall"]["difference"]["value"],
+        }
+        for name, one in judged.items()
+    }
+    result = judged[own]
+    rivals = [
+        name
+        for name, one in joins.items()
+        if one["verdict"] not in (result.verdict, UNDECIDED) and one["posterior"] > 1.0 - margins.probability
+    ]
+    if result.verdict == UNDECIDED or not rivals:
+        return result, joins
+    why = f"joins: {result.verdict} if floors are {own}, {joins[rivals[0]]['verdict']} if they are {rivals[0]}"
+    overall = result.data["overall"] | {"verdict": UNDECIDED, "undecided": why}
+    sentences = (f"Undecided, since it depends on how floors join ({why[7:]}).", *result.sentences)
+    data = result.data | {"verdict": UNDECIDED, "overall": overall, "sentences": list(sentences)}
+    return replace(result, verdict=UNDECIDED, sentences=sentences, data=data), joins
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------------
@@ -442,6 +459,8 @@ def _outside(
 ) -> list[str]:
     """What of the family lies outside what the calibration has seen."""
     reasons = domain.model_reasons(calibration, shapes)
+    if calibration.treatment == "joint":
+        reasons.append("constants: fitted to all cells of the calibration, not to the anchor's alone")
     for spec in specs.values():
         reasons += domain.gpu_reasons(calibration, spec)
     for gpu in found.unmeasured:
@@ -476,7 +495,7 @@ def _deciding(
     question = result.data["overall"]["undecided"]
     if result.verdict == INDISTINGUISHABLE:
         question = "level: a floor or the weights' bandwidth"
-    if question is None:
+    if question is None or question.startswith("joins"):
         return None
     from validate import recalibration
 
@@ -489,7 +508,7 @@ def _deciding(
     }
 
 
-def _told(found: measurements.Measurements, frame: pd.DataFrame, repeats: Sequence[int]) -> dict[str, Any]:
+def _told(found: measurements.Measurements, rows: int, repeats: Sequence[int]) -> dict[str, Any]:
     p = found.provenance
     return {
         "file": p.get("file"),
@@ -497,7 +516,7 @@ def _told(found: measurements.Measurements, frame: pd.DataFrame, repeats: Sequen
         "format": p.get("format"),
         "stack": p.get("stack"),
         "mode": p.get("mode"),
-        "rows": len(frame),
+        "rows": rows,
         "cells": len(repeats),
         "repeat_spread_percent": None if np.isnan(s := found.repeat_spread()) else 100.0 * s,
         "excluded": [

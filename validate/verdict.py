@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from models.gpus import GpuSpec
 from models.kernels import Experts
@@ -171,6 +171,10 @@ def judge(
         rows.append(row | {"sentence": f"{gpu}: {_words(row, margins)}"})
     several = len(rows) > 1
     overall = _judged(draws, branch, margins, "all", found, gaps, levels) if several else rows[0] | {"gpu": "all"}
+    told = explanations(gaps[0], margins.slope_rope, own=gaps[-1])
+    anchors = [mask for g in masks if (mask := draws.mask(draws.anchor, g)).sum() > 1]
+    theirs = pooled_slope(branch, anchors, margins)["slope"] if anchors else None
+    overall |= {"anchor_slope": theirs, "log_evidence": float(logsumexp([e.log_joint for e in told]))}
     split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
     if split and overall["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
         overall |= {"verdict": UNDECIDED, "undecided": f"slope: a shape mismatch on {', '.join(split)} alone"}
@@ -211,10 +215,12 @@ MARGINS_USED = ("h1_points", "h1_absolute", "slope_rope", "probability", "label"
 
 @dataclass(frozen=True, eq=False)
 class _Levels:
-    """MAPE under the anchor's floor, percent; the same less the anchor's; floor less the anchor's, ms: [draw, gpu]."""
+    """MAPE under the anchor's floor, percent; the same less the anchor's, and less that under its own floor; floor less
+    the anchor's, ms: [draw, gpu]."""
 
     level: Array
     less: Array
+    gained: Array
     floor_ms: Array
 
     @classmethod
@@ -225,10 +231,11 @@ class _Levels:
         anchors = [level_error(draws, mask, draws.calibrated_ms) for mask in theirs]
         above = draws.floor_ms - draws.anchor_floor_ms if around is None else around.above_ms
         floors = [above[:, mask][:, 0] for mask in masks.values()]
-        return cls(level, level - np.stack(anchors, -1), np.stack(floors, -1))
+        own = np.stack([level_error(draws, mask, draws.floor_ms) for mask in masks.values()], -1)
+        return cls(level, level - np.stack(anchors, -1), level - own, np.stack(floors, -1))
 
     def where(self, gpus: list[int]) -> "_Levels":
-        return _Levels(self.level[:, gpus], self.less[:, gpus], self.floor_ms[:, gpus])
+        return _Levels(*(values[:, gpus] for values in (self.level, self.less, self.gained, self.floor_ms)))
 
 
 def _own_branch(draws: Draws, join: Join) -> Draws:
@@ -254,10 +261,12 @@ def _judged(
     exceeds, above = levels.less >= margins.h1_points, levels.level >= margins.h1_absolute
     better = _holds(draws, levels.less, margins.h1_points, margins)
     good = _holds(draws, levels.level, margins.h1_absolute, margins)
-    off = float(draws.weight @ (exceeds | above).any(-1))
+    off = (exceeds | above).any(-1)
+    by_floor = ((exceeds | above) & (levels.gained >= margins.h1_points)).any(-1)
+    level = _Level(min(better, good), *(float(draws.weight @ event) for event in (off, by_floor)))
     told = [explanations(gaps[0], margins.slope_rope, own=gaps[-1], spread=s) for s in PRIOR_SCALES.values()]
     seen = _slope_sd(branch, masks) < 0.5 * SLOPE_SD
-    stated, *others = (_decided(found, min(better, good), off, seen, margins) for found in told)
+    stated, *others = (_decided(found, level, seen, gaps[0].floor_or_weights, margins) for found in told)
     mean = ", mean over GPUs" if len(masks) > 1 else ""
     return {
         "gpu": gpu,
@@ -288,16 +297,29 @@ def _holds(draws: Draws, values: Array, margin: float, margins: Margins) -> floa
     return float(mass @ pooled_below(means, sds, margin, BETWEEN * margins.h1_points))
 
 
-def _decided(found: Sequence[Explanation], holds: float, off: float, seen: bool, margins: Margins) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Level:
+    """P(the level under the anchor's floor holds, on average over GPUs like these), P(it fails on one of these), P(it
+    fails there and a floor of its own brings it down by the margin). Given the cells they depend little on the
+    explanation, so that probabilities multiply."""
+
+    holds: float
+    off: float
+    by_floor: float
+
+
+def _decided(
+    found: Sequence[Explanation], level: _Level, seen: bool, floor_or_weights: bool, margins: Margins
+) -> dict[str, Any]:
     """Probabilities of the statements and the verdict.
 
     Parameters
     ----------
-    holds, off : float
-        P(the level under the anchor's floor holds, on average over GPUs like these), P(it fails on one of these). Given
-        the cells they depend little on the explanation, so that probabilities multiply.
     seen : bool
         Whether the cells narrow the slope.
+    floor_or_weights : bool
+        Whether a floor and an error of the weights have one column: then nothing but their priors tells them apart, and
+        neither is named.
     """
     beyond = sum(e.weight * e.beyond for e in found)
     weights = sum(e.weight for e in found if e.error == WEIGHTS)
@@ -305,31 +327,38 @@ def _decided(found: Sequence[Explanation], holds: float, off: float, seen: bool,
     own = sum(e.weight * (1.0 - e.beyond) for e in found if e.floor == OWN)
     by_level = sum(e.weight for e in found if e.floor == OWN or e.error == WEIGHTS)
     probabilities = {
-        TRANSFERS: (1.0 - beyond) * min(holds, 1.0 - off),
-        RECALIBRATE: own * off,
+        TRANSFERS: (1.0 - beyond) * min(level.holds, 1.0 - level.off),
+        RECALIBRATE: own * level.by_floor,
         MISMATCH: beyond,
-        INDISTINGUISHABLE: by_level * off,
+        INDISTINGUISHABLE: by_level * level.by_floor,
     }
     probabilities = {name: min(max(p, 0.0), 1.0) for name, p in probabilities.items()}  # sums of weights round
     probabilities[UNDECIDED] = max(0.0, 1.0 - sum(probabilities[v] for v in (TRANSFERS, RECALIBRATE, MISMATCH)))
     reached = [v for v in VERDICTS[:-1] if probabilities[v] >= margins.probability]
+    if floor_or_weights:
+        reached = [v for v in reached if v != RECALIBRATE]
+        if slope_beyond < margins.probability:
+            reached = [v for v in reached if v != MISMATCH]
     if not seen:  # then P(no error) is the prior's
         reached = [v for v in reached if v == MISMATCH]
-    if reached == [INDISTINGUISHABLE] and (slope_beyond > SUSPECT or weights < 1.0 - margins.probability):
+    told_apart = weights < 1.0 - margins.probability and not floor_or_weights
+    if reached == [INDISTINGUISHABLE] and (slope_beyond > SUSPECT or told_apart):
         reached = []
     verdict = reached[0] if reached else UNDECIDED
     errors = {e.error: sum(f.weight * f.beyond for f in found if f.error == e.error) for e in found if e.error}
     best = max(errors, key=lambda name: errors[name])
     return {
         "verdict": verdict,
-        "undecided": (_open(beyond, errors, holds, off, margins) if seen else UNSEEN) if verdict == UNDECIDED else None,
+        "undecided": (_open(beyond, errors, level, margins) if seen else UNSEEN) if verdict == UNDECIDED else None,
         "probabilities": probabilities,
-        "level_holds": holds,
-        "level_off": off,
+        "level_holds": level.holds,
+        "level_off": level.off,
+        "level_off_by_floor": level.by_floor,
         "mechanism": _mechanism(found, best, errors[best] / beyond) if beyond > 0.5 else None,
         "floor_or_weights": {
             "floor": sum(e.weight for e in found if e.floor == OWN and e.error != WEIGHTS),
             "weights": weights,
+            "one_column": floor_or_weights,
         },
         "explanations": [e.data for e in sorted(found, key=lambda e: -e.weight)],
     }
@@ -338,13 +367,15 @@ def _decided(found: Sequence[Explanation], holds: float, off: float, seen: bool,
 UNSEEN = "slope: T_gpu varies too little over the cells"
 
 
-def _open(beyond: float, errors: Mapping[str, float], holds: float, off: float, margins: Margins) -> str:
+def _open(beyond: float, errors: Mapping[str, float], level: _Level, margins: Margins) -> str:
     """What an undecided verdict leaves open."""
     if max(beyond, 1.0 - beyond) < margins.probability:
         by_weights = errors.get(WEIGHTS, 0.0) > 0.5 * beyond
         return "level: a floor or the weights' bandwidth" if by_weights else "slope"
-    if max(min(holds, 1.0 - off), off) < margins.probability:
+    if max(min(level.holds, 1.0 - level.off), level.off) < margins.probability:
         return "level: within the margins or not"
+    if level.off - level.by_floor > 0.5:
+        return "level: off under any floor, these steps vary more than the anchor's"
     return "level: another floor, or an error of T_gpu within the margin"
 
 
@@ -415,7 +446,9 @@ def _words(row: Mapping[str, Any], margins: Margins) -> str:
     if verdict == INDISTINGUISHABLE:
         shares = row["floor_or_weights"]
         told.append(
-            f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
+            "in these cells a floor and an error of the weights' bandwidth have one column: nothing here tells which"
+            if shares["one_column"]
+            else f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
             f"{say(shares['weights'])}: the former may be no more than the latter's image"
         )
     cause = row["mechanism"]
@@ -438,6 +471,14 @@ def _notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
         if len(others) > 1:
             same = ", ".join(MECHANISMS[other] for other in others[1:])
             notes.append(f"These cells cannot tell an error of {MECHANISMS[name]} from: {same}.")
-    if gap.members.shape[1] == 1:
-        notes.append("One GPU cannot tell a floor from an error of the weights' bandwidth; several can.")
+    if gap.floor_or_weights:
+        notes.append(
+            "These cells of one GPU cannot tell a floor from an error of the weights' bandwidth; GPUs on which the "
+            "weights take different times can, and batches at which their GEMMs are bound by compute."
+        )
+    if overall["anchor_slope"] is not None:
+        notes.append(
+            f"The anchor's own cells have a slope of {Estimate(**overall['anchor_slope'])} on T_gpu with a free floor: "
+            "what they share with this model is no failure to transfer."
+        )
     return notes
