@@ -323,7 +323,7 @@ def test_a_study_without_saved_draws_is_refused(tmp_path: Path):
 
 # ---- error rates --------------------------------------------------------------------------------------------------
 
-ROW = {"truth": "nothing differs", "gpus": 3, "cells": 15, "sets": 100, "seed": 1} | {
+ROW = {"calibration": checkrates.KNOWN, "truth": "nothing differs", "gpus": 3, "cells": 15, "sets": 100, "seed": 1} | {
     "transfers": 90,
     "recalibrate the floor": 4,
     "shape mismatch": 1,
@@ -333,31 +333,37 @@ ROW = {"truth": "nothing differs", "gpus": 3, "cells": 15, "sets": 100, "seed": 
 OTHER = ROW | {"truth": "floor 3 ms larger", "transfers": 2, "recalibrate the floor": 92}
 
 
-def test_rates_are_those_of_the_nearest_design_from_below():
+def test_rates_are_those_of_the_largest_design_that_is_no_larger():
     rows = [ROW, ROW | {"cells": 3}, ROW | {"gpus": 1, "cells": 5}]
-    assert checkrates.nearest(3, 14.0, rows)["cells"] == 3
-    assert checkrates.nearest(5, 100.0, rows)["cells"] == 15
-    assert checkrates.nearest(2, 2.0, rows)["cells"] == 5
-    assert checkrates.nearest(3, 15.0, []) is None
+    assert checkrates.nearest(3, 14, rows=rows)["cells"] == 3
+    assert checkrates.nearest(5, 100, rows=rows)["cells"] == 15
+    assert checkrates.nearest(2, 6, rows=rows)["cells"] == 5
+    assert checkrates.nearest(2, 2, rows=rows) is None
+    assert checkrates.nearest(3, 15, rows=[]) is None
+    assert checkrates.nearest(3, 15, imputed=True, rows=rows) is None
 
 
-def test_a_wrong_verdict_is_one_that_is_confident_and_not_right():
-    assert checkrates.wrong(ROW) == pytest.approx(0.05)
+def test_a_wrong_verdict_is_one_that_is_neither_right_nor_undecided():
+    assert checkrates.wrong(ROW) == pytest.approx(0.07)
     assert checkrates.wrong(OTHER) == pytest.approx(0.03)
 
 
 def test_words_give_both_rates_of_a_verdict():
-    rates = checkrates.nearest(3, 15.0, [ROW, OTHER])
+    rates = checkrates.nearest(3, 15, rows=[ROW, OTHER])
     said = checkrates.sentence(rates, "transfers")
     assert "'transfers' was said wrongly in at most 2 % (floor 3 ms larger)" in said
-    assert "90 % where it is right (nothing differs)" in said
-    assert "in at most 5 % (nothing differs)" in checkrates.sentence(rates, "undecided")
-    assert checkrates.sentence(None, "transfers") == "How often such a check errs was not simulated."
+    assert "rightly in 90 % (nothing differs)" in said
+    assert "in at most 7 % (nothing differs)" in checkrates.sentence(rates, "undecided")
+    assert checkrates.sentence(rates, "transfers", 9.0).endswith(
+        "These steps leave over 9 %: the rates are not theirs."
+    )
+    assert "was not simulated" in checkrates.sentence(None, "transfers")
 
 
-def test_a_small_simulation_counts_every_family():
-    found = checkrates._run(checkrates._Chunk("floor 3 ms larger", ("H100",), "15", 2, 1, 0))
-    assert sum(found["said"]) == 2
+@pytest.mark.parametrize("calibration", [checkrates.KNOWN, checkrates.IMPUTED])
+def test_a_small_simulation_counts_every_family(calibration: str):
+    chunk = checkrates._Chunk(calibration, "floor 3 ms larger", ("H100",), "15", 2, 1, 0)
+    assert sum(checkrates._run(chunk)["said"]) == 2
 
 
 def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Posterior]):
@@ -373,7 +379,6 @@ def test_calibrate_check_writes_its_table(tmp_path: Path, capsys: pytest.Capture
     out = tmp_path / "check.csv"
     assert cli.main(["calibrate", "--check", "--studies", "2", "--jobs", "1", "--out", str(out)]) == 0
     frame = pd.read_csv(out)
-    assert frame["truth"].tolist() == list(checkrates.TRUTHS)
-    assert (frame[list(checkrates.VERDICT_NAMES)].sum(axis=1) == 2).all()
+    assert frame["truth"].tolist() == [*checkrates.TRUTHS, *checkrates.FEW_TRUTHS]
+    assert (frame[list(transfer.VERDICTS)].sum(axis=1) == frame["sets"]).all()
     assert "nothing differs" in capsys.readouterr().out
-    assert set(checkrates.VERDICT_NAMES) == set(transfer.VERDICTS)

@@ -21,6 +21,7 @@ from validate.blocks import (
 )
 from validate.formatting import Record, full
 from validate.hypotheses import say
+from validate.verdict import UNDECIDED, VERDICTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
     from validate.transfer import Check
 
 WIDTH = 110
-SHORT = {
-    "transfers": "transfers",
-    "recalibrate the floor": "another floor",
-    "shape mismatch": "shape",
-    "floor or weight bandwidth, indistinguishable": "floor or weights",
-    "undecided": "undecided",
-}
+SHORT = dict(zip(VERDICTS, ("transfers", "another floor", "shape", "floor or weights", "undecided"), strict=True))
 
 
 def label(data: Record) -> str:
@@ -88,7 +83,7 @@ def joins(data: Record) -> str:
 def closing(data: Record) -> list[str]:
     """Error rate, the other join, what would decide."""
     deciding = data["deciding"]
-    found = [checkrates.sentence(data["error_rates"], data["verdict"]), joins(data)]
+    found = [checkrates.sentence(data["error_rates"], data["verdict"], data["leftover_percent"]), joins(data)]
     return [*filter(None, found), *([deciding["sentence"]] if deciding and deciding["sentence"] else [])]
 
 
@@ -156,7 +151,7 @@ def sections(data: Record) -> tuple[Section, ...]:
 def _probability(data: Record) -> str:
     """How likely the verdict's statement is; of an undecided one, the likeliest."""
     p = data["probabilities"]
-    if data["verdict"] != "undecided":
+    if data["verdict"] != UNDECIDED:
         return f"P {say(p[data['verdict']])}"
     best = max(list(SHORT)[:3], key=lambda name: p[name])
     return f"P({best}) {say(p[best])}"

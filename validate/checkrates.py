@@ -7,22 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validate import files, resources
+from validate import files, resources, saved
+from validate.power import NOISE
+from validate.verdict import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED, VERDICTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER, TABLE = "calibration", "check.csv"
+LEVEL = (RECALIBRATE, INDISTINGUISHABLE)
 TRUTHS: Mapping[str, tuple[Mapping[str, float], tuple[str, ...]]] = {
-    "nothing differs": ({}, ("transfers",)),
-    "floor 3 ms larger": ({"floor_ms": 3.0}, ("recalibrate the floor",)),
-    "DRAM 25 % slower": ({"whole": 1.25}, ("shape mismatch",)),
-    "DRAM efficiency 25 % lower": ({"whole": 1 / 0.75}, ("shape mismatch",)),
-    "DRAM 25 % slower and floor 3 ms larger": ({"whole": 1.25, "floor_ms": 3.0}, ("shape mismatch",)),
-    "DRAM efficiency 10 % lower": ({"whole": 1 / 0.9}, ()),
+    "nothing differs": ({}, (TRANSFERS,)),
+    "floor 3 ms larger": ({"floor_ms": 3.0}, LEVEL),
+    "weights 25 % slower": ({"weights": 1.25}, (MISMATCH, INDISTINGUISHABLE)),
+    "DRAM efficiencies 25 % lower": ({"whole": 1 / 0.75}, (MISMATCH,)),
+    "DRAM 25 % slower": ({"whole": 1.25}, (MISMATCH,)),
+    "DRAM efficiencies 25 % lower and floor 3 ms larger": ({"whole": 1 / 0.75, "floor_ms": 3.0}, (MISMATCH,)),
+    "DRAM 25 % slower and floor 3 ms larger": ({"whole": 1.25, "floor_ms": 3.0}, (MISMATCH,)),
+    "DRAM efficiencies 10 % lower": ({"whole": 1 / 0.9}, ()),
+    "floors overlapped by half, nothing differs": ({"q": 0.5}, (TRANSFERS,)),
 }
 """What a simulated family does (arguments of `planted.Planted`), and which verdicts are right. Where none is, the size
-lies about at the margin and any confident verdict counts as wrong. The last two verdicts are never counted as wrong."""
+lies about at the margin and any confident verdict counts as wrong. "Undecided" is never wrong."""
+KNOWN, IMPUTED = "constants known", "the published study"
+"""Calibrations: known constants beside 15 measured cells of the anchor; or that of the published study, one of whose
+draws is the truth."""
 DESIGNS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "15": tuple((b, c) for b in (1, 2, 4, 8, 16) for c in (512, 2048, 8192)),
     "5": ((1, 512), (1, 8192), (4, 2048), (16, 512), (16, 8192)),
@@ -30,23 +39,16 @@ DESIGNS: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Cells per GPU."""
 GPUS = (("H100",), ("H100", "H200", "A100-40GB"))
-SETS, CHUNK = 200, 20
-
-
-VERDICT_NAMES = (
-    "transfers",
-    "recalibrate the floor",
-    "shape mismatch",
-    "floor or weight bandwidth, indistinguishable",
-    "undecided",
-)
-NEUTRAL = VERDICT_NAMES[3:]
+FEW_TRUTHS = ("nothing differs", "floor 3 ms larger", "DRAM efficiencies 25 % lower")
+"""Those that are simulated beside the published study's calibration, a quarter as often."""
+SETS, CHUNK = 200, 25
 
 
 @dataclass(frozen=True)
 class _Chunk:
     """Some simulated families of one truth in one design."""
 
+    calibration: str
     truth: str
     gpus: tuple[str, ...]
     cells: str
@@ -66,9 +68,10 @@ def _run(chunk: _Chunk) -> dict[str, Any]:
     entropy = [chunk.seed, len(chunk.gpus), int(chunk.cells), list(TRUTHS).index(chunk.truth), chunk.first]
     truth: dict[str, Any] = dict(TRUTHS[chunk.truth][0])
     plan = Planted(gpus=chunk.gpus, grid=DESIGNS[chunk.cells], **truth)
-    made = planted(plan, np.random.default_rng(entropy), chunk.sets)
+    calibration = saved.load("transfer-study") if chunk.calibration == IMPUTED else None
+    made = planted(plan, np.random.default_rng(entropy), chunk.sets, calibration=calibration)
     said = [judge_family(one, Margins()).verdict for one in made]
-    return {"said": [said.count(name) for name in VERDICT_NAMES]}
+    return {"said": [said.count(name) for name in VERDICTS]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +95,7 @@ class CheckRates:
     def summary(self) -> str:
         """Text for a person: how often each verdict was said, percent."""
         shown = self.table.copy()
-        for name in VERDICT_NAMES:
+        for name in VERDICTS:
             shown[name] = (100.0 * shown[name] / shown["sets"]).round(1)
         shown["wrong"] = [round(100.0 * wrong(dict(row)), 1) for _, row in self.table.iterrows()]
         return "Verdicts on simulated families, percent\n" + shown.drop(columns=["seed"]).to_string(index=False)
@@ -111,7 +114,7 @@ def calibrate(
     folder: Path | None = None,
     progress: bool = False,
 ) -> CheckRates:
-    """Verdicts on simulated families at 2 % noise beside a calibration whose constants are known.
+    """Verdicts on simulated families at 2 % noise, beside both kinds of calibration.
 
     Parameters
     ----------
@@ -125,21 +128,32 @@ def calibrate(
 
     from validate.runner import run
 
-    designs = [(truth, gpus, cells) for gpus in GPUS for cells in DESIGNS for truth in TRUTHS]
+    designs = [
+        (kind, truth, gpus, cells)
+        for kind in (KNOWN, IMPUTED)
+        for gpus in GPUS
+        for cells in DESIGNS
+        for truth in TRUTHS
+        if kind == KNOWN or (truth in FEW_TRUTHS and cells != "5")
+    ]
     chunks = [
-        _Chunk(*design, min(CHUNK, studies - first), seed, first)
+        _Chunk(*design, min(CHUNK, count - first), seed, first)
         for design in designs
-        for first in range(0, studies, CHUNK)
+        for count in (studies if design[0] == KNOWN else -(-studies // 4),)
+        for first in range(0, count, CHUNK)
     ]
     keys = [f"check {chunk!r}" for chunk in chunks]
     found = run(_run, chunks, keys=keys, jobs=jobs, dask=dask, folder=folder, progress=progress, desc="families")
     rows = []
-    for truth, gpus, cells in designs:
+    for kind, truth, gpus, cells in designs:
         mine = [
-            r["said"] for c, r in zip(chunks, found, strict=True) if (c.truth, c.gpus, c.cells) == (truth, gpus, cells)
+            (chunk.sets, result["said"])
+            for chunk, result in zip(chunks, found, strict=True)
+            if (chunk.calibration, chunk.truth, chunk.gpus, chunk.cells) == (kind, truth, gpus, cells)
         ]
-        said = dict(zip(VERDICT_NAMES, np.sum(mine, axis=0).tolist(), strict=True))
-        rows.append({"truth": truth, "gpus": len(gpus), "cells": int(cells), "sets": studies, "seed": seed} | said)
+        said = dict(zip(VERDICTS, np.sum([one for _, one in mine], axis=0).tolist(), strict=True))
+        row = {"calibration": kind, "truth": truth, "gpus": len(gpus), "cells": int(cells), "seed": seed}
+        rows.append(row | {"sets": sum(count for count, _ in mine)} | said)
     return CheckRates(pd.DataFrame(rows))
 
 
@@ -150,42 +164,48 @@ def committed() -> "list[dict[str, Any]]":
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    whole = ("gpus", "cells", "sets", "seed", *VERDICT_NAMES)
+    whole = ("gpus", "cells", "sets", "seed", *VERDICTS)
     return [row | {name: int(row[name]) for name in whole} for row in csv.DictReader(io.StringIO(text))]
 
 
 def wrong(row: Mapping[str, Any]) -> float:
-    """Share of the families of one truth that got a confident verdict that is wrong for them."""
-    right = TRUTHS[row["truth"]][1]
-    return float(sum(row[name] for name in VERDICT_NAMES if name not in (*right, *NEUTRAL)) / row["sets"])
+    """Share of the families of one truth that got a verdict that is wrong for them."""
+    right = (*TRUTHS[row["truth"]][1], UNDECIDED)
+    return float(sum(row[name] for name in VERDICTS if name not in right) / row["sets"])
 
 
-def nearest(gpus: int, cells: float, rows: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any] | None:
-    """Rates of the simulated design that is nearest to one at hand, from below where there is one.
+def nearest(
+    gpus: int, cells: int, *, imputed: bool = False, rows: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any] | None:
+    """Rates of the largest simulated design that is no larger than one at hand; None where there is none.
 
     Parameters
     ----------
     gpus : int
-    cells : float
-        Cells per GPU.
+    cells : int
+        Of the GPU with the fewest.
+    imputed : bool
+        Whether the judge is the published study's calibration.
     """
     rows = committed() if rows is None else rows
-    if not rows:
+    kind = IMPUTED if imputed else KNOWN
+    fitting = [r for r in rows if r["calibration"] == kind and r["gpus"] <= gpus and r["cells"] <= cells]
+    if not fitting:
         return None
-    k = max((r["gpus"] for r in rows if r["gpus"] <= gpus), default=min(r["gpus"] for r in rows))
-    sizes = sorted({r["cells"] for r in rows if r["gpus"] == k})
-    size = max((n for n in sizes if n <= cells), default=sizes[0])
-    own = [r for r in rows if (r["gpus"], r["cells"]) == (k, size)]
+    k = max(r["gpus"] for r in fitting)
+    size = max(r["cells"] for r in fitting if r["gpus"] == k)
+    own = [r for r in fitting if (r["gpus"], r["cells"]) == (k, size)]
     return {
+        "calibration": kind,
         "gpus": k,
         "cells": size,
-        "noise_percent": 2.0,
-        "sets": own[0]["sets"],
+        "noise_percent": 100.0 * NOISE,
+        "sets": min(r["sets"] for r in own),
         "truths": [
             {
                 "truth": r["truth"],
                 "right": list(TRUTHS[r["truth"]][1]),
-                "said": {name: r[name] / r["sets"] for name in VERDICT_NAMES},
+                "said": {name: r[name] / r["sets"] for name in VERDICTS},
                 "wrong": wrong(r),
             }
             for r in own
@@ -193,26 +213,34 @@ def nearest(gpus: int, cells: float, rows: Sequence[Mapping[str, Any]] | None = 
     }
 
 
-def sentence(rates: Mapping[str, Any] | None, verdict: str) -> str:
-    """How often this verdict is said wrongly, and rightly, in words."""
+def sentence(rates: Mapping[str, Any] | None, verdict: str, noise_percent: float | None = None) -> str:
+    """How often this verdict is said wrongly, and rightly, in words.
+
+    Parameters
+    ----------
+    noise_percent : float, optional
+        What is left over of the steps at hand: said where it is more than twice that of the simulations.
+    """
     if rates is None:
-        return "How often such a check errs was not simulated."
+        return "How often such a check errs was not simulated for so few cells."
     where = (
-        f"in simulated families ({rates['sets']} of each kind, {_many(rates['gpus'], 'GPU')}, {rates['cells']} cells "
-        f"each, {rates['noise_percent']:g} % noise, constants known)"
+        f"in simulated families ({rates['sets']} or more of each kind, {_many(rates['gpus'], 'GPU')}, {rates['cells']} "
+        f"cells each, {rates['noise_percent']:g} % noise, calibration: {rates['calibration']})"
     )
-    false = [t for t in rates["truths"] if verdict not in t["right"]]
-    true = [t for t in rates["truths"] if verdict in t["right"]]
-    if verdict in NEUTRAL:
+    if verdict == UNDECIDED:
         worst = max(rates["truths"], key=lambda t: t["wrong"])
-        rate = _percent(worst["wrong"])
-        return f"Error rate: {where}, a confident verdict was wrong in at most {rate} ({worst['truth']})."
-    worst = max(false, key=lambda t: t["said"][verdict])
-    best = " and ".join(f"{_percent(t['said'][verdict])} where it is right ({t['truth']})" for t in true)
-    return (
-        f"Error rate: {where}, '{verdict}' was said wrongly in at most {_percent(worst['said'][verdict])} "
-        f"({worst['truth']}), and in {best}."
-    )
+        told = f"a verdict other than 'undecided' was wrong in at most {_percent(worst['wrong'])} ({worst['truth']})"
+    else:
+        false = [t for t in rates["truths"] if verdict not in t["right"]]
+        worst = max(false, key=lambda t: t["said"][verdict])
+        best = " and ".join(
+            f"{_percent(t['said'][verdict])} ({t['truth']})" for t in rates["truths"] if verdict in t["right"]
+        )
+        rate = _percent(worst["said"][verdict])
+        told = f"'{verdict}' was said wrongly in at most {rate} ({worst['truth']}), rightly in {best}"
+    apart = noise_percent is not None and noise_percent > 2.0 * rates["noise_percent"]
+    other = f" These steps leave over {noise_percent:.0f} %: the rates are not theirs." if apart else ""
+    return f"Error rate: {where}, {told}.{other}"
 
 
 def _percent(share: float) -> str:

@@ -11,7 +11,7 @@ from models.cells import Cells
 from models.classes import default_class
 from models.floors import FloorStructure
 from models.gpus import GpuSpec
-from models.kernels import stack_work
+from models.kernels import decode_work, stack_work
 from models.posterior import Posterior, of_anchor
 from models.roofline import Efficiency, work_ms
 from models.shapes import ModelShapes
@@ -61,15 +61,56 @@ class Planted:
         return "added" if self.q == 1.0 else "overlapped"
 
 
-def planted(truth: Planted, rng: np.random.Generator, sets: int, *, draws: int = 300) -> list[Family]:
-    """Families of data sets in which the truth holds, fitted beside a calibration whose constants are the true ones.
+def planted(
+    truth: Planted,
+    rng: np.random.Generator,
+    sets: int,
+    *,
+    draws: int = 300,
+    calibration: Posterior | None = None,
+) -> list[Family]:
+    """Families of data sets in which the truth holds, fitted beside a calibration.
 
-    Returns
-    -------
-    list of Family
-        With the constants of `power.CONSTANTS`.
+    Parameters
+    ----------
+    calibration : Posterior, optional
+        Judges all of them; the constants and anchor's floors of one of its draws are true in each. Default: one with
+        the constants of `power.CONSTANTS`, which are the true ones, and floors fitted to simulated cells of the anchor.
     """
-    return [family(*measured(truth, rng, draws), rng, label=SIMULATED) for _ in range(sets)]
+    found = []
+    for _ in range(sets):
+        made = measured(truth, rng, draws) if calibration is None else _of_draw(truth, calibration, rng)
+        found.append(family(*made, rng, label=SIMULATED))
+    return found
+
+
+def _of_draw(
+    truth: Planted, calibration: Posterior, rng: np.random.Generator
+) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Posterior]:
+    """Arguments of `family.family` where one draw of the calibration is the truth."""
+    one = calibration.rows(rng.choice(len(calibration.weight), 1, p=calibration.weight))
+    shapes = model_catalog.load(truth.model)
+    rows = [(truth.model, g, b, c) for g in truth.gpus for b, c in truth.grid]
+    cells = Cells.from_columns(*zip(*rows, strict=True))
+    steps = np.empty(len(cells))
+    for gpu in truth.gpus:
+        at, wrong = cells.gpu == gpu, gpu in (truth.on or truth.gpus)
+        right = one.efficiency(gpu, rng)
+        off = _slower(right, truth) if wrong else right
+        work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=one.specs[gpu], experts=one.experts)
+        floor = one.floor_of(gpu, one.anchor, one.anchor_class, rng) + truth.floor_ms * wrong
+        steps[at] = one.step_ms(np.asarray(work_ms(work, off)), floor)[0]
+    steps *= 1.0 + truth.noise * rng.standard_normal(len(cells))
+    return shapes, replace(cells, step_ms=steps), {g: one.specs[g] for g in truth.gpus}, calibration
+
+
+def _slower(efficiency: Efficiency, truth: Planted) -> Efficiency:
+    """Constants with which the weights and the cache take as much longer as the truth says."""
+    return replace(
+        efficiency,
+        eta_bw=efficiency.eta_bw / (truth.whole * truth.weights),
+        eta_fa=efficiency.eta_fa / (truth.whole * truth.kv),
+    )
 
 
 def measured(
@@ -78,12 +119,7 @@ def measured(
     """Arguments of `family.family` for one data set."""
     floor = rng.uniform(2.0, 6.0, len(truth.gpus))
     anchor = _steps(ANCHOR, GRID, truth, floor, CONSTANTS, ())
-    slower = Efficiency(
-        eta_bw=CONSTANTS.eta_bw / (truth.whole * truth.weights),
-        eta_fa=CONSTANTS.eta_fa / (truth.whole * truth.kv),
-        eta_tc=CONSTANTS.eta_tc,
-        l_half=CONSTANTS.l_half,
-    )
+    slower = _slower(CONSTANTS, truth)
     own = _steps(truth.model, truth.grid, truth, floor, slower, truth.on or truth.gpus)
     anchor, own = (
         replace(c, step_ms=np.asarray(c.step_ms) * (1.0 + truth.noise * rng.standard_normal(len(c))))

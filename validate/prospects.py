@@ -23,7 +23,7 @@ from models.priors import DEFAULT_PRIORS
 from models.roofline import Efficiency, bytes_floor_ms, work_ms
 from models.shapes import ModelShapes
 from validate import domain
-from validate.explanations import WHOLE, error_columns, scaled
+from validate.explanations import error_columns, scaled
 from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
 from validate.predict import LIGHTEST, least_floor_ms, truncated
 

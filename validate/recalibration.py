@@ -71,7 +71,7 @@ SMALL_BATCH = 16
 HALF = float(ndtri(0.95))
 """Half a 90 % interval in sds."""
 FAR, FAR_GAIN = 4.0, 2.0
-"""A cell of so many times the largest calibrated batch or context is named only where it tells so many times as much."""
+"""A cell beyond so many times the largest calibrated batch or context is named only where it tells so much more."""
 LEAST_GAIN, WORTH = 0.01, 0.1
 """Gains, nats, below which a cell tells nothing, and from which on several cells are worth their while."""
 MOST = 6
@@ -761,7 +761,7 @@ def deciding(
 
 
 def _widths(p: Prospect, question: str) -> Callable[[Index], Array]:
-    """Half the 90 % interval of what is open after sets of cells: [set, cell] -> [set, gpu]; all GPUs have one error."""
+    """Half the 90 % interval of what is open after sets of cells, [set, cell] -> [set, gpu]; errors: alike on all."""
     if _goal(question) == FLOOR:
         return lambda sets: HALF * floor_sds(p, sets)[0]
     size = belief(p, WEIGHTS if "weights" in question else WHOLE)

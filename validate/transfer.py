@@ -20,7 +20,7 @@ from models.gpus import GpuSpec
 from models.posterior import Posterior, rejoined, units
 from models.shapes import ModelShapes
 from validate import checkrates, csvfile, domain, importers, measurements, saved
-from validate.draws import Estimate
+from validate.draws import IMPUTED, Estimate
 from validate.errors import InputError
 from validate.family import Family, family
 from validate.names import Names
@@ -234,7 +234,8 @@ def check(
     result, joins = _settled(judged, evidence, calibration.combine, margins)
     chosen = families[calibration.combine]
     rows = _rows(chosen, repeats, calibration)
-    rates = checkrates.nearest(len(cells.gpus), len(cells) / len(cells.gpus))
+    fewest = min(int((renamed.gpu == g).sum()) for g in renamed.gpus)
+    rates = checkrates.nearest(len(cells.gpus), fewest, imputed=calibration.label == IMPUTED)
     data = {
         **result.data,
         "model": own.name,
@@ -243,6 +244,7 @@ def check(
         "outside": _outside(calibration, own, specs, chosen, rows, found),
         "joins": joins,
         "error_rates": rates,
+        "leftover_percent": _leftover(chosen),
         "deciding": _deciding(result, own, specs, rows, calibration, seed),
         "cells": rows,
         "measurements": _told(found, int(sum(repeats)), repeats),
@@ -475,6 +477,13 @@ def _outside(
         kinds = sorted({reason.split(":")[0] for row in odd for reason in row["outside"]})
         reasons.append(f"cells: {len(odd)} of {len(rows)} lie outside the calibrated {' and '.join(kinds)}")
     return reasons
+
+
+def _leftover(found: Family) -> float:
+    """Relative sd of the steps around T_gpu and the family's own floors, percent; mean over draws and cells."""
+    draws = found.draws
+    own = draws.cells.model == found.model
+    return float(100.0 * draws.weight @ (draws.noise_ms / np.abs(draws.mean_ms))[:, own].mean(-1))
 
 
 def _floor_there(found: Family, gpu: str) -> Estimate:
