@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from models import gpus, shapes
 from models.roofline import Efficiency
-from validate import cli, prospects, saved
+from validate import cli, prospects, recalibration, saved
 from validate.errors import InputError
 from validate.prospects import (
     OVERLAPS,
@@ -418,7 +420,7 @@ def test_bad_requests(given, said):
     assert "\n" not in str(error.value)
 
 
-# ---- which cells would decide -----------------------------------------------------------------------------------
+# ---- which cells would help most --------------------------------------------------------------------------------
 
 HAND = [Cell("H100", b, c) for b in BATCHES for c in CONTEXTS]
 
@@ -432,7 +434,9 @@ def test_no_small_batch_on_one_gpu_tells_a_floor_from_the_weights(study, calibra
     assert found["another GPU"].gain > 0.2
     assert found["same GPU, larger batch"].cell.batch >= 256  # compute-bound there
     assert found["same GPU, larger batch"].gain > 5 * found["same GPU"].gain
-    said = say_deciding(sorted(found.values(), key=lambda d: -d.gain), question)
+    assert next(iter(found)) == "another GPU"
+    said = say_deciding(list(found.values()), question)
+    assert said.startswith(f"What would help most ({question}), 90 %: {found['another GPU'].cell}")
     assert "no cell up to batch 16 on the same GPU tells anything" in said
 
 
@@ -446,6 +450,95 @@ def test_cells_that_decide_a_slope_or_a_level(study):
     assert level.gain == pytest.approx(np.log(level.before / level.after), rel=1e-9)
     with pytest.raises(InputError, match="open question 'why' is unknown"):
         deciding(*arguments, HAND, study, "why")
+
+
+def every_question():
+    """Questions on one and two GPUs, from one cell of each to the whole grid."""
+    for names in (["H100"], ["H100", "A100-40GB"]):
+        hand = [Cell(gpu, c.batch, c.context) for c in HAND for gpu in names]
+        for count in (len(names), len(hand)):
+            for question in (SLOPE, LEVEL, EITHER):
+                yield [gpus.load(name) for name in names], hand[:count], question
+
+
+SLOPE, LEVEL = "slope: T_gpu varies too little over the cells", "level: within the margins or not"
+EITHER = "level: a floor or the weights' bandwidth"
+
+
+@pytest.mark.parametrize("model", ["Llama-3.2-1B", "Mistral-7B-v0.3"])
+def test_widths_are_those_of_the_cell_and_change_where_they_are_told(study, model):
+    for specs, hand, question in every_question():
+        found = deciding(shapes.load(model), specs, hand, study, question)
+        said = say_deciding(found, question)
+        assert said.startswith(f"What would help most ({question}), 90 %: ")
+        for before, after in re.findall(r"(±[0-9.]+ m?[%s]) to (±[0-9.]+ m?[%s])", said):
+            assert before != after
+        for one in found:
+            assert one.gain == pytest.approx(np.log(one.before / one.after), abs=1e-9)
+            assert one.alone >= one.gain or one.kind == "several"
+
+
+def test_a_floor_is_that_of_the_cells_own_gpu(study):
+    """The widest floor is another GPU's, which a cell on this one does not narrow."""
+    arguments = (shapes.load("Mistral-7B-v0.3"), [gpus.load("H100"), gpus.load("H200")])
+    hand = [cell for cell in HAND if cell.batch < 4] + [Cell("H200", 16, 8192)]
+    found = deciding(*arguments, hand, study, LEVEL)[0]
+    p = prospect(*arguments, [found.cell], hand, study, np.random.default_rng(1))
+    g = p.gpus.index(found.cell.gpu)
+    none, one = np.zeros((1, 0), dtype=int), np.array([[0]])
+    assert found.before == pytest.approx(HALF * floor_sds(p, none)[0][0, g], rel=0.05)
+    assert found.after == pytest.approx(HALF * floor_sds(p, one)[0][0, g], rel=0.05)
+    full = [*HAND, *(Cell("H200", c.batch, c.context) for c in HAND if c.batch > 1)]
+    for one in deciding(*arguments, full, study, LEVEL):
+        assert one.after < one.before
+
+
+def test_where_no_single_cell_shows_several_are_named(study):
+    arguments = (shapes.load("Llama-3.2-1B"), [gpus.load("H100")], HAND, study, LEVEL)
+    *singles, several = deciding(*arguments)
+    assert several.kind == "several"
+    assert several.alone == max(one.gain for one in singles)
+    assert {one.kind for one in singles} == {"same GPU", "same GPU, larger batch"}
+    assert several.gain > 3 * several.alone
+    cells = {(c.gpu, c.batch, c.context) for c in (several.cell, *several.further)}
+    assert 1 < len(cells) == 1 + len(several.further)
+    assert not cells & {(c.gpu, c.batch, c.context) for c in HAND}
+    said = say_deciding([*singles, several], LEVEL)
+    percent = int(re.search(r"no single further cell narrows it by more than (\d+) %", said)[1])
+    assert percent - 1 <= 100 * (1 - np.exp(-several.alone)) <= percent
+    assert f"{len(cells)} further cells ({several.cell}; " in said
+    assert said.count("context") == min(len(cells), 3)
+    nothing = replace(several, after=several.before, gain=0.0)
+    assert "no further cell tells anything" in say_deciding([*singles, nothing], LEVEL)
+    assert say_deciding([], LEVEL) == f"What would help most ({LEVEL}): no further cell of those tried fits."
+
+
+def test_cells_far_outside_the_calibration_come_after_others(study):
+    """One far outside is the best of its kind, or goes first, only where it tells at least twice as much."""
+    for specs, hand, question in every_question():
+        for one in deciding(shapes.load("Llama-3.2-1B"), specs, hand, study, question):
+            far = one.cell.batch > 4 * study.domain.batch[1] or one.cell.context > 4 * study.domain.context[1]
+            assert one.far == far
+            assert one.kind == "several" or one.alone <= recalibration.FAR_GAIN * max(one.gain, 1e-9)
+    mistral = shapes.load("Mistral-7B-v0.3")
+    weights = deciding(mistral, [gpus.load("H100")], HAND, study, EITHER)
+    assert any(one.far for one in weights)  # nothing nearer tells half as much
+    assert not weights[0].far
+    assert "(far outside the calibration)" in say_deciding(weights, EITHER)
+    assert not any(one.far for one in deciding(mistral, [gpus.load("H100")], HAND, TRUE, EITHER))
+
+
+def test_floors_are_bound_as_predicted_ones_whatever_cells_are_asked(study):
+    model, spec = replace(shapes.load("Llama-3.2-1B"), name="3B", hidden=3072, layers=28, heads=24), gpus.load("H100")
+    some = [
+        prospect(model, [spec], [Cell("H100", *at)], (), study, np.random.default_rng(1)) for at in ((1, 0), (16, 8192))
+    ]
+    light, heavy = some
+    assert light.least_floor_ms[:, 0] == pytest.approx(light.least_ms[0] - light.gpu_ms[:, 0])
+    assert heavy.least_floor_ms == pytest.approx(light.least_floor_ms)
+    assert np.all(light.floor_ms >= light.least_floor_ms)
+    assert np.all(light.step_ms >= light.least_ms)
+    assert np.all(heavy.gpu_ms[:, 0] + heavy.floor_ms[:, 0] >= heavy.least_ms)
 
 
 # ---- the command ------------------------------------------------------------------------------------------------

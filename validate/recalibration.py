@@ -681,7 +681,7 @@ class Deciding:
 SAME, LARGER, OTHER, SEVERAL = "same GPU", "same GPU, larger batch", "another GPU", "several"
 _NOWHERE = {
     SAME: f"up to batch {SMALL_BATCH} on the same GPU",
-    LARGER: "at a larger batch there",
+    LARGER: f"above batch {SMALL_BATCH} on the same GPU",
     OTHER: "on another GPU",
 }
 
