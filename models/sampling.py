@@ -336,9 +336,10 @@ def fit_gated(
     gate: Gate = DEFAULT_GATE,
     refuse: bool = True,
     first: int = 0,
+    escalation: Sequence[tuple[float, int]] = ESCALATION,
     **kwargs: Any,
 ) -> Fit:
-    """Fit, escalating as `ESCALATION` says until the gate is met; every attempt is recorded.
+    """Fit, escalating until the gate is met; every attempt is recorded.
 
     Parameters
     ----------
@@ -349,6 +350,7 @@ def fit_gated(
         False: return the last attempt although it failed (runs over many data sets count their failures).
     first : int
         Steps of the escalation to skip: those at which a fit of the same model to nearly the same data failed.
+    escalation : sequence of (target_accept, factor on draws and tune)
     kwargs
         `chains`, `cores`, `start`, `progress` of `Compiled.fit`.
 
@@ -358,7 +360,7 @@ def fit_gated(
         The last attempt fails too.
     """
     attempts: tuple[Attempt, ...] = ()
-    for target_accept, factor in ESCALATION[first:]:
+    for target_accept, factor in escalation[first:]:
         fit = compiled.fit(
             data,
             seed=seed if not attempts else int(np.random.SeedSequence([seed, len(attempts)]).generate_state(1)[0]),
@@ -482,6 +484,8 @@ class CutFit:
 STAGE_TWO = Gate(rhat=1.05, ess=50.0)
 """Gate of the short downstream fits of a cut: only their mixture is read, and its error counts upstream
 draws."""
+STAGE_TWO_ESCALATION = (*ESCALATION, (0.999, 8))
+"""They are short: few cells leave the scales of the hierarchy to their prior, where long steps fail."""
 
 
 def cut(
@@ -537,6 +541,7 @@ def cut(
         tune=tune,
         chains=chains,
         gate=STAGE_TWO,
+        escalation=STAGE_TWO_ESCALATION,
     )
     failed = tuple(k for k, fit in enumerate(fits) if not fit.passed)
     if len(failed) > max_failed * len(fits):

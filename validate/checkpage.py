@@ -81,7 +81,7 @@ def joins(data: Record) -> str:
 
 
 def closing(data: Record) -> list[str]:
-    """Error rate, the other join, what would decide."""
+    """Error rate, the other join, what would help most."""
     deciding = data["deciding"]
     found = [checkrates.sentence(data["error_rates"], data["verdict"], data["leftover_percent"]), joins(data)]
     return [*filter(None, found), *([deciding["sentence"]] if deciding and deciding["sentence"] else [])]
