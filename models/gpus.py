@@ -1,15 +1,26 @@
 """GPUs: peak compute, bandwidth, memory and L2 of one SKU, and the names it goes by."""
 
 import functools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models import inputs
+from models.inputs import shown
+
 _CATALOG = Path(__file__).parent / "catalog" / "gpus.toml"
 _UNITS = {"bf16_dense_tflops": 1e12, "memory_bandwidth_gb_s": 1e9, "memory_gb": 1e9, "l2_mb": 1e6}
+_FIELDS = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
+LIMITS = {
+    "bf16_dense_tflops": (1e-3, 1e6),
+    "memory_bandwidth_gb_s": (0.1, 1e6),
+    "memory_gb": (1e-3, 1e6),
+    "l2_mb": (1e-3, 1e6),
+}
+"""Least and largest figure of a data sheet; what lies outside is no GPU but another unit."""
+LARGEST_TOML = inputs.MEGABYTE
 _TEXTS = ("note", "source", "die")
 
 
@@ -35,7 +46,7 @@ class GpuSpec:
     Raises
     ------
     ValueError
-        A figure is not a positive finite number.
+        A figure is no number within `LIMITS`.
     """
 
     name: str
@@ -48,10 +59,12 @@ class GpuSpec:
     die: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ValueError(f"GPU {self.name!r}: {field} must be a positive number, got {value!r}")
+        for field, (key, unit) in zip(_FIELDS, _UNITS.items(), strict=True):
+            low, high = LIMITS[key]
+            self._check(field, getattr(self, field), low * unit, high * unit)
+
+    def _check(self, what: str, value: object, low: float, high: float) -> None:
+        _check_figure(self.name, what, value, low * (1 - 1e-9), high * (1 + 1e-9))
 
     @classmethod
     def from_table(cls, name: str, table: Mapping[str, Any]) -> "GpuSpec":
@@ -66,24 +79,31 @@ class GpuSpec:
         Raises
         ------
         ValueError
-            A key is missing, unknown or not a positive number.
+            A key is missing, unknown or no number within `LIMITS`.
         """
         unknown = sorted(set(table) - set(_UNITS) - {*_TEXTS, "aliases", "name"})
         missing = sorted(set(_UNITS) - set(table))
         if unknown or missing:
-            what = f"unknown key {unknown[0]!r}" if unknown else f"missing key {missing[0]!r}"
-            raise ValueError(f"GPU {name!r}: {what}; expected {', '.join((*_UNITS, *_TEXTS))}")
-        for key in _UNITS:
-            if isinstance(table[key], bool) or not isinstance(table[key], int | float):
-                raise ValueError(f"GPU {name!r}: {key} must be a positive number, got {table[key]!r}")
+            what = f"unknown key {shown(unknown[0])}" if unknown else f"missing key {missing[0]!r}"
+            raise ValueError(f"GPU {shown(name)}: {what}; expected {', '.join((*_UNITS, *_TEXTS))}")
+        for key, limits in LIMITS.items():
+            _check_figure(name, key, table[key], *limits)
+        texts = {key: table.get(key, "") for key in _TEXTS}
+        if odd := [key for key, text in texts.items() if not isinstance(text, str)]:
+            raise ValueError(f"GPU {shown(name)}: {odd[0]} must be text, got {shown(texts[odd[0]])}")
         peak, bandwidth, memory, l2 = (float(table[key] * unit) for key, unit in _UNITS.items())
-        return cls(name, peak, bandwidth, memory, l2, **{key: str(table.get(key, "")) for key in _TEXTS})
+        return cls(name, peak, bandwidth, memory, l2, **texts)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "GpuSpec":
         """A GPU from a TOML file: the keys of `from_table`, optionally `name` (else the file's stem)."""
         table = read_toml(path)
-        return cls.from_table(str(table.get("name", Path(path).stem)), table)
+        return cls.from_table(toml_name(path, table), table)
+
+
+def _check_figure(gpu: str, what: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"GPU {shown(gpu)}: {what} must be a number from {low:g} to {high:g}, got {shown(value)}")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -92,12 +112,28 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        The file cannot be read or is not TOML; the message names it.
+        The file cannot be read, is larger than `LARGEST_TOML` bytes or is not TOML; the message names it.
     """
+
+    def refused(why: str) -> ValueError:
+        return ValueError(f"{inputs.called(path)}: expected a TOML file ({why})")
+
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path}: expected a TOML file ({' '.join(str(error).split())})") from error
+        return tomllib.loads(inputs.read(path, LARGEST_TOML).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise refused("it is not UTF-8 text") from error
+    except RecursionError as error:
+        raise refused("it is nested too deeply") from error
+    except ValueError as error:
+        raise refused(" ".join(str(error).split())[:120]) from error
+
+
+def toml_name(path: str | Path, table: Mapping[str, Any]) -> str:
+    """The name that a TOML file gives to what it describes; else the file's."""
+    name = table.get("name", Path(path).stem)
+    if not isinstance(name, str):
+        raise ValueError(f"{inputs.called(path)}: name must be text, got {shown(name)}")
+    return name
 
 
 @functools.cache
@@ -128,8 +164,8 @@ def load(name: str) -> GpuSpec:
         return specs[aliases[key]]
     if key in ambiguous:
         found = ", ".join(f"{c} ({specs[c].note})" for c in ambiguous[key])
-        raise ValueError(f"GPU {name!r} does not say which part it is; the catalog has {found}: name one")
-    raise ValueError(f"unknown GPU {name!r}; known: {', '.join(specs)}")
+        raise ValueError(f"GPU {shown(name)} does not say which part it is; the catalog has {found}: name one")
+    raise ValueError(f"unknown GPU {shown(name)}; known: {', '.join(specs)}")
 
 
 def resolve(gpu: "str | GpuSpec") -> GpuSpec:

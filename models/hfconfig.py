@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.shapes import LARGEST, ModelShapes, shown
+from models import inputs
+from models.inputs import shown
+from models.shapes import LARGEST, ModelShapes
 
 type Fields = dict[str, Any]
 
-_LARGEST_FILE = 8 * 1024**2  # bytes; published configs have a few thousand
+_LARGEST_FILE = 8 * inputs.MEGABYTE  # published configs have a few thousand
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
 
@@ -769,7 +771,7 @@ def _config_path(path: Path) -> tuple[Path, str]:
     """The file, also where the folder that holds it is given, and how messages call it."""
     with contextlib.suppress(OSError, ValueError):  # no possible name of a file; reading it says so
         path = path / "config.json" if path.is_dir() else path
-    return path, "".join(c if c.isprintable() else "?" for c in str(path))
+    return path, inputs.called(path)
 
 
 def _read_json(path: Path, where: str) -> dict[str, Any]:
@@ -779,16 +781,9 @@ def _read_json(path: Path, where: str) -> dict[str, Any]:
         return ValueError(f"{where}: expected a config.json ({why})")
 
     try:
-        no_file = path.exists() and not path.is_file()
-        content = b"" if no_file else _first_bytes(path)
-    except OSError as error:
-        raise refuse(error.strerror or type(error).__name__) from error
-    except ValueError as error:  # a null in the name
+        content = inputs.read(path, _LARGEST_FILE)
+    except ValueError as error:
         raise refuse(str(error)) from error
-    if no_file:
-        raise refuse("this is no file")
-    if len(content) > _LARGEST_FILE:
-        raise refuse(f"it is larger than {_LARGEST_FILE // 1024**2} MB")
     try:
         table = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
@@ -800,12 +795,6 @@ def _read_json(path: Path, where: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ValueError(f"{where}: expected a JSON object, got {type(table).__name__}")
     return table
-
-
-def _first_bytes(path: Path) -> bytes:
-    """The content of a file, one byte more than is allowed at most."""
-    with path.open("rb") as file:
-        return file.read(_LARGEST_FILE + 1)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

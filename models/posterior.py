@@ -6,6 +6,7 @@
 import functools
 import io
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from models import inputs
 from models.cells import Cells
 from models.floors import COMBINE, Q_MAX, FloorStructure
 from models.gpus import GpuSpec
@@ -41,7 +43,7 @@ BATCHES = 50
 """Consecutive batches of draws that are the units of the Monte Carlo error."""
 NOISE_FREEDOM = 4.0
 """So many pairs is the prior spread of noise between pairs worth, beside the measured pairs."""
-LARGEST_FILE = 256 * 1024 * 1024
+LARGEST_FILE = 256 * inputs.MEGABYTE
 """Bytes of a saved calibration, also once it is unpacked."""
 _GPU_FIELDS = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
 
@@ -157,8 +159,8 @@ class Posterior:
         """ValueError unless names are single lines of text and stand once."""
         for name in ("gpus", "models", "classes", *_TEXTS):
             texts = [getattr(self, name)] if name in _TEXTS else getattr(self, name)
-            if not all(isinstance(text, str) and text.isprintable() for text in texts):
-                raise ValueError(f"{name} must be printable text")
+            if not all(isinstance(text, str) and text.isprintable() and len(text) <= 200 for text in texts):
+                raise ValueError(f"{name} must be printable text of at most 200 characters")
             if name in ("gpus", "models") and len(set(texts)) != len(texts):
                 raise ValueError(f"{name} must differ")
 
@@ -324,11 +326,10 @@ class Posterior:
         """
         file = Path(path)
         try:
-            if file.stat().st_size > LARGEST_FILE:
-                raise ValueError("larger than 256 MiB")
+            inputs.check(file, LARGEST_FILE)
             with zipfile.ZipFile(file) as members:
                 if sum(member.file_size for member in members.infolist()) > LARGEST_FILE:
-                    raise ValueError("larger than 256 MiB once unpacked")
+                    raise ValueError(f"{inputs.too_large(LARGEST_FILE)} once unpacked")
             with np.load(file, allow_pickle=False) as stored:
                 a = {name: stored[name] for name in stored.files}
             if int(a["version"]) != 1:
@@ -356,7 +357,7 @@ class Posterior:
             )
         except _UNREADABLE as found:
             why = " ".join(str(found).split())
-            raise ValueError(f"{file}: expected a posterior.npz of rooffloor ({why})") from found
+            raise ValueError(f"{inputs.called(file)}: expected a posterior.npz of rooffloor ({why[:120]})") from found
 
 
 def rejoined(posterior: Posterior, combine: str, rng: np.random.Generator) -> tuple[Posterior, float]:
@@ -577,6 +578,8 @@ _UNREADABLE = (
     MemoryError,
     OverflowError,
     RuntimeError,  # encrypted, or a compression that zipfile does not know
+    SyntaxError,
+    tokenize.TokenError,  # both of the header of an array
     zipfile.BadZipFile,
     zlib.error,
 )

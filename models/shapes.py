@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.gpus import read_toml
+from models.gpus import read_toml, toml_name
+from models.inputs import shown
 
 BYTES_PER_VALUE = 2
 """Bytes of one 16-bit weight, activation or cache value."""
@@ -37,16 +38,6 @@ _COUNTS = (
     "v_head_dim",
 )
 _TEXTS = ("name", "number_format", "source")
-
-
-def shown(value: object, limit: int = 80) -> str:
-    """A value for an error message: its repr on one line, cut to `limit` characters."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an int of thousands of digits, a nest too deep
-        return f"a {type(value).__name__} too large to show"
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -218,7 +209,7 @@ class ModelShapes:
                 raise self._error("latent attention with sliding_window or qk_norm is not modelled")
 
     def _error(self, text: str) -> ValueError:
-        return ValueError(f"model {self.name!r}: {text}")
+        return ValueError(f"model {shown(self.name)}: {text}")
 
     @property
     def is_moe(self) -> bool:
@@ -381,7 +372,7 @@ class ModelShapes:
     def from_toml(cls, path: str | Path) -> "ModelShapes":
         """Shapes from a TOML file: the keys of `from_table`, optionally `name` (else the file's stem)."""
         table = read_toml(path)
-        return cls.from_table(str(table.get("name", Path(path).stem)), table)
+        return cls.from_table(toml_name(path, table), table)
 
     @classmethod
     def from_hf_config(cls, config: str | Path | Mapping[str, Any], name: str | None = None) -> "ModelShapes":
@@ -434,7 +425,7 @@ def load(name: str) -> ModelShapes:
     shapes, aliases = _catalog()
     key = str(name).strip().casefold()
     if key not in aliases:
-        raise ValueError(f"unknown model {name!r}; known: {', '.join(shapes)} (or give its config.json)")
+        raise ValueError(f"unknown model {shown(name)}; known: {', '.join(shapes)} (or give its config.json)")
     return shapes[aliases[key]]
 
 

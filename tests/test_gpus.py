@@ -1,12 +1,14 @@
 """GPU data sheets and names."""
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
 
 from models import gpus
 from models.gpus import GpuSpec
+from models.shapes import ModelShapes
 
 
 def test_catalog_agrees_with_the_reference_table(shared: Path):
@@ -84,16 +86,52 @@ def test_gpu_from_toml(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"l2_mb": 0}, "l2_bytes must be a positive number"),
-        ({"memory_gb": -1}, "memory_bytes must be a positive number"),
-        ({"memory_bandwidth_gb_s": "fast"}, "memory_bandwidth_gb_s must be a positive number, got 'fast'"),
-        ({"bf16_dense_tflops": float("nan")}, "peak_flops must be a positive number"),
+        ({"l2_mb": 0}, r"l2_mb must be a number from 0\.001 to 1e\+06, got 0"),
+        ({"memory_gb": -1}, "memory_gb must be a number from"),
+        ({"memory_bandwidth_gb_s": "fast"}, "memory_bandwidth_gb_s must be a number from .*, got 'fast'"),
+        ({"bf16_dense_tflops": float("nan")}, "bf16_dense_tflops must be a number from .*, got nan"),
+        ({"l2_mb": 10**400}, "l2_mb must be a number from"),
+        ({"memory_gb": 1e-300}, "memory_gb must be a number from"),
+        ({"note": ["x"]}, "note must be text"),
         ({"bandwith": 3}, "unknown key 'bandwith'"),
     ],
 )
 def test_tables_that_cannot_be_used(change, message):
     with pytest.raises(ValueError, match=message):
         GpuSpec.from_table("mine", GOOD | change)
+
+
+def test_figures_of_other_units_are_refused():
+    with pytest.raises(ValueError, match=r"GPU 'mine': peak_flops must be a number from 1e\+09 to 1e\+18, got 989"):
+        GpuSpec("mine", 989.0, 1e12, 24e9, 32e6)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a = " + b"[" * 5000, "nested too deeply"),
+        (b"a = " + b"{a=" * 5000, "nested too deeply"),
+        (b"a = " + b"9" * 6000, "integer string"),
+        (b"name = ['x']", "name must be text"),
+        (b"\xff", "not UTF-8 text"),
+        (b"#" + b"x" * 2**20, "larger than 1 MB"),
+    ],
+    ids=["lists", "tables", "6000 digits", "name", "latin-1", "large"],
+)
+def test_hostile_toml_is_one_line_with_the_file(tmp_path: Path, content, message):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    for read in (GpuSpec.from_toml, ModelShapes.from_toml):
+        with pytest.raises(ValueError, match=rf"mine\.toml: .*{message}") as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path / "pipe.toml", "/dev/zero"):
+        with pytest.raises(ValueError, match="a pipe or a device"):
+            gpus.read_toml(path)
 
 
 def test_a_missing_key_is_named():

@@ -146,7 +146,7 @@ def test_a_folder_of_that_name_does_not_hide_the_embedded_study(tmp_path, monkey
         (("tiny.toml", "none.toml"), "none.toml: cannot be read"),
         (("l2_mb = 126", ""), "GPU 'B300': missing key 'l2_mb'"),
         (("config =", "konfig ="), r"\[models.Tiny\] needs config"),
-        (("seed = 7", "seed ="), "not a TOML file"),
+        (("seed = 7", "seed ="), "expected a TOML file"),
     ],
 )
 def test_a_study_that_makes_no_sense_is_refused_in_one_line(write, change, message):

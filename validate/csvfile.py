@@ -1,22 +1,28 @@
 """Reading CSV files of strangers: every cell as text with its line number, every fault as one clear line."""
 
+import csv
 import hashlib
 import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from validate.errors import InputError
+from models.inputs import called, shown
+from validate.errors import InputError, listed
 from validate.files import readable_file
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_COLUMNS = 1000
+_HEAD = 1_000_000
+"""Characters in which the first rows are looked for."""
 _FORMULA = ("=", "+", "-", "@")
 _GUARDED = r"^'(?=[=+\-@])"
 """The apostrophe that `render` puts before a text that a spreadsheet would take for a formula."""
@@ -39,6 +45,8 @@ class Table:
         Line of the column names.
     folder : Path or None
         Where the file lies.
+    header : tuple of str
+        The columns that the file has; `frame` may have got more. Empty: all of them.
     """
 
     name: str
@@ -46,6 +54,7 @@ class Table:
     sha256: str = ""
     header_row: int = 1
     folder: Path | None = None
+    header: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Table({self.name}: {len(self.frame)} rows x {len(self.frame.columns)} columns)"
@@ -62,14 +71,15 @@ class Table:
         text.index = np.arange(1, len(text) + 1)
         return cls(name, text)
 
-    def require(self, columns: Sequence[str]) -> None:
-        """Raise InputError unless the table has these columns and at least one row."""
+    def require(self, columns: Sequence[str], hint: str = "") -> None:
+        """Raise InputError unless the table has these columns and at least one row; `hint` ends the message."""
         missing = [c for c in columns if c not in self.frame.columns]
-        found = ", ".join(map(str, self.frame.columns))
         if missing:
+            found = self.header or tuple(self.frame.columns)
+            expected = [c for c in columns if c in found or c in missing]
             raise InputError(
                 f"{self.name}, row {self.header_row}: column {missing[0]!r} is missing; "
-                f"expected {', '.join(columns)} separated by commas, found {found}"
+                f"expected {', '.join(expected)} separated by commas, found {listed(found)}{hint and f'; {hint}'}"
             )
         if self.frame.empty:
             raise InputError(f"{self.name} has a header but no rows")
@@ -83,7 +93,7 @@ class Table:
     def fail(self, row: int, column: str, expected: str) -> NoReturn:
         """Raise InputError for the cell at line `row` of `column`."""
         found = self.frame.loc[row, column]
-        what = f"found {found!r}" if found else "the cell is empty"
+        what = f"found {shown(found)}" if found else "the cell is empty"
         raise InputError(f"{self.name}, row {row}, column {column}: {what}, expected {expected}")
 
 
@@ -93,17 +103,18 @@ def read(path: str | Path) -> Table:
     Raises
     ------
     InputError
-        The file is missing or empty, is not UTF-8, is not CSV, or a column name appears twice.
+        The file is missing, empty or too large, is not UTF-8, is not CSV, or a column name appears twice.
     """
     import pandas as pd
 
     file = readable_file(path)
-    content = file.read_bytes()
-    text = _decode(content, file.name)
+    content, name = file.read_bytes(), called(file.name)
+    text = _decode(content, name)
     lead = len(text) - len(text.lstrip("\r\n \t"))
     if lead == len(text):
-        raise InputError(f"{file.name} is empty; expected a header and rows of comma-separated values")
+        raise InputError(f"{name} is empty; expected a header and rows of comma-separated values")
     blank_lines = text[:lead].replace("\r\n", "\n").replace("\r", "\n").count("\n")
+    _check_header(text[lead : lead + _HEAD], f"{name}, row {blank_lines + 1}")
     try:
         raw = pd.read_csv(
             io.StringIO(text),
@@ -114,18 +125,20 @@ def read(path: str | Path) -> Table:
             skiprows=blank_lines,
         )
     except pd.errors.ParserError as error:
-        raise InputError(_parser_fault(file.name, str(error))) from error
+        raise InputError(_parser_fault(name, str(error))) from error
     raw = raw.fillna("").apply(lambda column: column.str.strip())
     if "'" in text:
         raw = raw.replace(_GUARDED, "", regex=True)
     raw.index = _line_numbers(raw, blank_lines + 1, quoted='"' in text)
     header = list(raw.iloc[0])
-    twice = sorted({name for name in header if name and header.count(name) > 1})
+    twice = sorted({column for column in header if column and header.count(column) > 1})
     if twice:
-        raise InputError(f"{file.name}, row {raw.index[0]}: column {twice[0]!r} appears twice")
-    frame = raw.iloc[1:].set_axis(header, axis=1).loc[:, [name != "" for name in header]]
+        raise InputError(f"{name}, row {raw.index[0]}: column {shown(twice[0])} appears twice")
+    frame = raw.iloc[1:].set_axis(header, axis=1).loc[:, [column != "" for column in header]]
     frame = frame[(frame != "").any(axis=1)]
-    return Table(file.name, frame, hashlib.sha256(content).hexdigest(), raw.index[0], file.parent)
+    return Table(
+        name, frame, hashlib.sha256(content).hexdigest(), raw.index[0], file.parent, tuple(map(str, frame.columns))
+    )
 
 
 def render(frame: "pd.DataFrame") -> str:
@@ -158,6 +171,26 @@ def _decode(content: bytes, name: str) -> str:
     if "\0" in text:
         raise InputError(f"{name} holds NUL bytes: not a text file in UTF-8; save it as UTF-8")
     return text
+
+
+def _check_header(head: str, where: str) -> None:
+    """InputError where the first rows are no header and cells separated by commas: what spreadsheets write instead."""
+    try:
+        first, second = islice([*csv.reader(io.StringIO(head, newline=None)), [], []], 2)
+    except csv.Error:  # a cell too long for the first look
+        return
+    if len(first) > MOST_COLUMNS:
+        raise InputError(f"{where}: found {len(first)} columns, expected at most {MOST_COLUMNS}")
+    start = first[0].strip()
+    if len(start) > 1 and start.startswith("#") and (len(first) == 1 or len(second) != len(first)):
+        raise InputError(f"{where}: found the comment {shown(start, 40)}, expected a header with the names of columns")
+    for mark, called_mark in ((";", "';'"), ("\t", "tabs")):
+        if len(first) == 1 and mark in start:
+            decimal = ", with commas in numbers," if re.search(r"\d,\d", head) else ""
+            raise InputError(
+                f"{where}: the cells seem to be separated by {called_mark}{decimal} "
+                "but expected are commas between cells and points in numbers"
+            )
 
 
 def _parser_fault(name: str, message: str) -> str:

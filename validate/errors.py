@@ -1,5 +1,7 @@
 """Errors that the command line turns into one line and an exit code."""
 
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """Input that cannot be used. The message is one line: file, row, column, what was expected."""
@@ -7,3 +9,10 @@ class InputError(ValueError):
 
 class GateError(RuntimeError):
     """A fit failed its convergence gate (R-hat, ESS, divergences, E-BFMI) after the stated escalation."""
+
+
+def listed(names: Iterable[object], most: int = 10, longest: int = 60) -> str:
+    """Names for a message: the first `most`, each cut to `longest` characters, and how many more there are."""
+    texts = [str(name) for name in names]
+    shown = [text if len(text) <= longest else f"{text[: longest - 3]}..." for text in texts[:most]]
+    return ", ".join(shown) + (f" and {len(texts) - most} more" if len(texts) > most else "")

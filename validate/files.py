@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, and the same bytes for the same content."""
+"""Files: what is read, and writing them whole or not at all, the same bytes for the same content."""
 
 import dataclasses
 import errno
@@ -7,15 +7,18 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
+from models import inputs
 from validate.errors import InputError
 
 SIGNIFICANT_DIGITS = 10
+LARGEST_INPUT = 256 * inputs.MEGABYTE
+"""Bytes of a file that is read whole."""
 
 
 def json_ready(value: object) -> object:
@@ -26,7 +29,8 @@ def json_ready(value: object) -> object:
     value
         Dataclasses and mappings become dicts, tuples and arrays (any shape) lists, NumPy scalars Python
         ones, paths their POSIX text. Floats keep `SIGNIFICANT_DIGITS` digits, so that summation order
-        does not show in a file; NaN and infinities become None, minus zero becomes zero.
+        does not show in a file; NaN and infinities become None, minus zero becomes zero. What of a text no encoding
+        can write (lone surrogates, such as stand for the bytes of a file's name) is escaped.
 
     Raises
     ------
@@ -34,7 +38,9 @@ def json_ready(value: object) -> object:
         A value that has no place in JSON, or a set: its order is not stable.
     """
     match value:
-        case None | bool() | str() | int():
+        case str():
+            return _writable(value)
+        case None | bool() | int():
             return value
         case float():
             return _rounded(value) if math.isfinite(value) else None
@@ -45,7 +51,7 @@ def json_ready(value: object) -> object:
         case list() | tuple():
             return [json_ready(item) for item in value]
         case Path():
-            return value.as_posix()
+            return _writable(value.as_posix())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: json_ready(getattr(value, field.name)) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} has no place in JSON: {value!r}")
@@ -56,9 +62,13 @@ def _rounded(value: float) -> float:
     return rounded if math.isfinite(rounded) else float(value)
 
 
+def _writable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _json_key(key: object) -> str:
     if isinstance(key, str):
-        return key
+        return _writable(key)
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         return str(key)
     raise TypeError(f"a JSON key is a string, not {type(key).__name__}: {key!r}")
@@ -78,6 +88,8 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
         `path` cannot be written: one line that names it and the reason.
     """
     path = Path(path)
+    if not path.name:  # nothing, a point or the root
+        raise InputError(f"{path}: cannot be written (is a directory)")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +105,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
 def write_text(path: str | Path, content: str) -> Path:
     """Write `content` to `path` as UTF-8 with the line ends it has; as `write_bytes` otherwise."""
-    return write_bytes(path, content.encode())
+    return write_bytes(path, content.encode(errors="backslashreplace"))
 
 
 def write_json(path: str | Path, value: object) -> Path:
@@ -111,7 +123,8 @@ def folder(target: str | Path) -> Iterator[Path]:
     Raises
     ------
     InputError
-        `target` is a file, or cannot be written, or the disk is full: said on entry where it can be known.
+        `target` is a file, or cannot be written, or the disk is full: said on entry where it can be known. In
+        `target` a folder stands where a file should be, or a file or a link where a folder should be.
     """
     target = Path(target).absolute()
     try:
@@ -122,8 +135,10 @@ def folder(target: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         files = sorted(file for file in temporary.rglob("*") if file.is_file())
-        for file in files:
-            final = target / file.relative_to(temporary)
+        names = [file.relative_to(temporary) for file in files]
+        _check_places(target, names)
+        for file, name in zip(files, names, strict=True):
+            final = target / name
             try:
                 final.parent.mkdir(parents=True, exist_ok=True)
                 file.replace(final)
@@ -137,26 +152,49 @@ def folder(target: str | Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def check_writable(target: str | Path) -> None:
-    """Say before a long computation that the folder `target` cannot be written: InputError as in `folder`."""
+def check_writable(target: str | Path, names: Iterable[str | Path] = ()) -> None:
+    """Say before a long computation that the folder `target`, or a file of `names` in it, cannot be written.
+
+    InputError as in `folder`.
+    """
     with folder(target):
-        pass
+        _check_places(Path(target).absolute(), names)
 
 
-def readable_file(path: str | Path) -> Path:
-    """`path` if it is a file that can be opened.
+def _check_places(target: Path, names: Iterable[str | Path]) -> None:
+    """InputError where a file of `names` could not be put into the folder `target`, or would land outside of it."""
+    for name in names:
+        final = target / name
+        if final.is_dir() and not final.is_symlink():
+            raise InputError(f"{final}: cannot be written (is a directory)")
+        for above in (target / parent for parent in Path(name).parents if parent.name):
+            if above.is_symlink() or (above.exists() and not above.is_dir()):
+                what = "is a link: it may lead elsewhere" if above.is_symlink() else "is no directory"
+                raise InputError(f"{above}: cannot be written ({what})")
+
+
+def refuse_overwriting(outputs: Iterable[str | Path], read: Iterable[str | Path]) -> None:
+    """InputError where a file that will be written is one that is read, by whatever name."""
+    originals = [Path(path) for path in read if os.path.exists(path)]
+    for path in outputs:
+        for original in originals:
+            if os.path.exists(path) and os.path.samefile(path, original):
+                raise InputError(f"{path}: would overwrite {original}, which is read; write elsewhere")
+
+
+def readable_file(path: str | Path, largest: int = LARGEST_INPUT) -> Path:
+    """`path` if it is a regular file that can be opened and has at most `largest` bytes.
 
     Raises
     ------
     InputError
-        It is missing, a folder, or cannot be read.
+        It is missing, a folder, a device or a pipe, too large, or cannot be read.
     """
-    path = Path(path)
     try:
-        with path.open("rb"):
-            return path
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({_reason(error)})") from error
+        inputs.check(path, largest)
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    return Path(path)
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

@@ -1,8 +1,8 @@
 """A study: which data are judged, against which anchor, by which margins (DESIGN section 7, study.toml)."""
 
 import hashlib
+import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import models.classes
 from models.floors import FloorStructure
-from models.gpus import GpuSpec
+from models.gpus import GpuSpec, read_toml
+from models.inputs import called
 from models.kernels import Experts
 from models.shapes import ModelShapes
 from validate import __version__, resources
@@ -170,9 +171,9 @@ class Study:
         """
         file = _find(study)
         try:
-            table = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InputError(f"{file}: not a TOML file ({' '.join(str(error).split())})") from error
+            table = read_toml(file)
+        except ValueError as error:
+            raise InputError(str(error)) from error
         try:
             return _from_table(cls, table, file.parent)
         except InputError:
@@ -266,8 +267,8 @@ def _find(study: str | Path) -> Path:
         if embedded is not None and embedded.is_file():
             return embedded
     path = Path(study)
-    if not path.exists():
-        raise InputError(f"{study}: no study of that name and no such file; expected a study.toml")
+    if not os.path.exists(path):  # unlike Path.exists never an error
+        raise InputError(f"{called(path)}: no study of that name and no such file; expected a study.toml")
     return readable_file(path / "study.toml" if path.is_dir() else path)
 
 
@@ -328,7 +329,7 @@ def _model(name: str, table: Any, folder: Path) -> ModelShapes:
         raise ValueError(f"[models.{name}] needs config alone, the path of a config.json or TOML file")
     file = readable_file(folder / table["config"])
     if file.suffix == ".toml":
-        return ModelShapes.from_table(name, tomllib.loads(file.read_text(encoding="utf-8-sig")))
+        return ModelShapes.from_table(name, read_toml(file))
     return ModelShapes.from_hf_config(file, name)
 
 
