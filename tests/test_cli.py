@@ -107,7 +107,13 @@ def test_version(capsys):
         ["report", "--seed", "-1"],
         ["report", "--seed", "1.5"],
         ["report", "--se", "1"],
+        ["report", "--seed", "9" * 5000],
+        ["report", ""],
+        ["report", "--out", ""],
+        ["report", "--data", " "],
+        ["report", "--anchor", "\udcff"],
         ["report", "--jobs", "0"],
+        ["report", "--jobs", "9" * 20],
         ["report", "--dask"],
         ["table", "--full"],
         ["reconstruct", "--jobs", "0"],
@@ -120,7 +126,11 @@ def test_wrong_arguments_exit_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
     assert stop.value.code == 2
-    assert "error:" in capsys.readouterr().err
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"rooffloor {arguments[0]}: " if arguments and arguments[0] != "frobnicate" else "rooffloor: "
+    )
+    assert line.endswith("; see --help")
 
 
 def test_report_runs_the_default_study_into_reports(spies, capsys):
@@ -237,10 +247,35 @@ def test_errors_become_one_line_and_a_code(spies, capsys, error, code, line):
 
 
 @pytest.mark.parametrize("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug"), FileNotFoundError("bug")])
-def test_a_bug_keeps_its_traceback(spies, error):
+def test_a_bug_keeps_its_traceback_and_is_no_verdict(spies, capsys, error):
     spies.run.answer = error
-    with pytest.raises(type(error)):
-        cli.main(["report"])
+    assert cli.main(["report"]) == 70
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Traceback")
+    assert err.splitlines()[-1].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("a\x1b[2Jb\n c", r"rooffloor: a\x1b[2Jb c"),
+        ("\ud800\u202e", r"rooffloor: \ud800\u202e"),
+    ],
+)
+def test_errors_do_nothing_to_a_terminal(spies, capsys, message, line):
+    spies.run.answer = InputError(message)
+    assert cli.main(["report"]) == 2
+    assert capsys.readouterr().err == line + "\n"
+
+
+def test_long_errors_lose_their_middle(spies, capsys):
+    spies.run.answer = InputError("start " + "x" * 10_000 + " end")
+    assert cli.main(["report"]) == 2
+    err = capsys.readouterr().err
+    assert len(err) <= cli.LONGEST_LINE + 1
+    assert err.startswith("rooffloor: start")
+    assert err.endswith(" end\n")
 
 
 @pytest.mark.parametrize("command", [["report"], ["table"], ["test", "H1"]], ids=lambda command: command[0])
@@ -284,6 +319,40 @@ def test_a_reader_that_has_gone_is_no_error():
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("closed", ["1", "2", "1 2", "0 1 2"])
+def test_closed_streams_are_no_error(closed):
+    closing = f"import os\nfor fd in ({closed.replace(' ', ',')},): os.close(fd)\n"
+    script = f"sys.path.insert(0, {str(ROOT)!r})\n{TABLE.format(text=repr('text'))}"
+    run = f"{closing}os.execv(sys.executable, [sys.executable, '-c', {'import sys' + chr(10) + script!r}, 'table'])"
+    assert shell(f"import sys\n{run}").returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_stdout_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = shell(TABLE.format(text="'text'"), "table", stdout=full.fileno())
+    assert done.returncode == 2
+    assert done.stderr == "rooffloor: standard output: cannot be written (no space left on device)\n"
+
+
+def test_sigterm_cleans_up_as_an_interrupt_does(tmp_path):
+    code = f"""
+import os, signal, types, validate
+from validate import cli, files
+def table(study):
+    with files.folder({str(tmp_path)!r} + "/out") as folder:
+        files.write_text(folder / "half", "x")
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+cli._study = lambda options: None
+validate.report = types.SimpleNamespace(table=table)
+sys.exit(cli.main())
+"""
+    done = shell(code, "table")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "rooffloor: terminated\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_terminal_without_greek_letters_shows_them_escaped():

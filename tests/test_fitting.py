@@ -9,7 +9,7 @@ import pytest
 from models.cells import Cells
 from models.kernels import KERNELS, stack_work
 from models.roofline import Efficiency, combine, gpu_ms, work_ms
-from validate import fitting, reconstruction, resources
+from validate import fitting, reconstruction, resources, saved, transfer
 from validate.draws import IMPUTED, MEASURED
 from validate.errors import InputError
 from validate.study import Study
@@ -103,6 +103,23 @@ def test_a_cut_recovers_planted_floors(simulated: Path) -> None:
     own = draws.classes["Llama-3.2-1B"]
     assert ("A100-40GB", own) in draws.class_floor_ms
     assert set(evidence.constants["primary"]) >= {"eta_bw", "eta_fa"}
+    _saved_draws_predict_what_the_fit_does(evidence)
+
+
+def _saved_draws_predict_what_the_fit_does(evidence: fitting.Evidence) -> None:
+    """The plain draws of a measured study: the same steps, and a verdict on one of its own families."""
+    posterior, draws = saved.posterior(evidence), evidence.draws
+    assert posterior.treatment == "cut"
+    for model, gpu, mask in draws.pairs():
+        spec, own = evidence.measurements.gpus[gpu], evidence.measurements.shapes[model]
+        T = posterior.gpu_ms(own, spec, draws.batch[0, mask], draws.context[0, mask], np.random.default_rng(1))
+        floor = posterior.floor_of(gpu, model, draws.classes[model], np.random.default_rng(1))
+        np.testing.assert_allclose(posterior.step_ms(T, floor), draws.mean_ms[:, mask], rtol=1e-9)
+    rows = evidence.measurements.frame
+    found = transfer.check("Qwen2.5-7B", rows[rows["model"] == "Qwen2.5-7B"], study=posterior)
+    assert found.verdict in (transfer.TRANSFERS, transfer.UNDECIDED)
+    one = evidence.measurements.frame.query("model == 'Llama-3.2-1B'")
+    assert transfer.check("Llama-3.2-1B", one, study=posterior).verdict not in (transfer.TRANSFERS, transfer.MISMATCH)
 
 
 def test_an_absent_anchor_is_bad_input(simulated: Path) -> None:

@@ -7,12 +7,13 @@ import jsonschema
 import numpy as np
 import pytest
 
-from validate import fitting, power, report, sections
+from validate import fitting, power, report, saved, sections
 from validate.draws import IMPUTED
 from validate.figures import PublishedFigures
 from validate.reconstruction import load as load_reconstruction
 from validate.study import Study
 
+pytestmark = pytest.mark.timeout(900)
 SCHEMA = json.loads((Path(report.__file__).parent / "schemas" / "report.schema.json").read_text())
 
 
@@ -111,6 +112,13 @@ def test_posterior_opens(twice: tuple[report.ReportResult, Path, Path]) -> None:
     assert posterior["floor_ms"].dims == ("chain", "draw", "pair")
     assert posterior.attrs["label"] == IMPUTED
     assert np.isfinite(posterior["floor_ms"]).all()
+
+
+def test_saved_draws_are_those_of_the_package(twice: tuple[report.ReportResult, Path, Path]) -> None:
+    made, committed = saved.load(twice[1]), saved.load("transfer-study")
+    assert made.treatment == committed.treatment == "study"
+    np.testing.assert_allclose(made.floor_ms, committed.floor_ms, rtol=1e-5)
+    assert (twice[1] / saved.FILE).read_bytes() == (twice[2] / saved.FILE).read_bytes()
 
 
 def test_published_offsets_are_those_of_the_study() -> None:

@@ -3,10 +3,15 @@
 import argparse
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from validate import __version__
 from validate.errors import GateError, InputError
@@ -14,46 +19,141 @@ from validate.errors import GateError, InputError
 if TYPE_CHECKING:
     from validate.study import Study
 
-DONE, REFUTED, BAD_INPUT, GATE_FAILED, UNDECIDED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 4, 130, 141
+DONE, REFUTED, BAD_INPUT, GATE_FAILED, UNDECIDED = range(5)
+BUG, INTERRUPTED, PIPE_CLOSED, TERMINATED = 70, 130, 141, 143
+LONGEST_LINE = 500
+"""Characters of an error; its middle is left out where it is longer."""
+LARGEST_COUNT, LARGEST_SEED = 10**9, 2**63 - 1
 
 DEFAULT_STUDY = "transfer-study"
 DATA_OPTIONS = ("format", "stack", "mode", "anchor", "configs")  # what describes the file given by --data
 STUDY_FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark")  # those that say everything themselves
 EXIT_CODES = (
     "exit codes: 0 done, supported or transfers, 1 refuted or does not hold (never from report), 2 bad input, 3 a fit "
-    "failed its convergence gate, 4 undecided, not identified or untestable, 130 interrupted"
+    "failed its convergence gate, 4 undecided, not identified or untestable, 70 a bug in rooffloor, 130 interrupted, "
+    "143 terminated"
 )
+CHECK_FILES = ("check.html", "check.json", "cells.csv", "figures/cells.png", "figures/verdict.png")
+REPORT_FILES = ("report.html", "report.json", "report.md", "posterior.nc", "posterior.npz", "run.json", "figures/any")
+"""What `check` and `report` write into their folder."""
+INPUTS = ("study", "data", "config", "configs", "gpu", "measurements", "file", "shorter")
+"""Options that may name a file or folder that is read."""
+HOLDS = ("config.json", "study.toml", "posterior.npz")
+"""What is read of a folder that such an option names."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which cleans up as Ctrl-C does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    Bad input (`InputError`) and failed fits (`GateError`) become one line on stderr. Anything else is a bug
-    and keeps its traceback.
+    Bad input (`InputError`) and failed fits (`GateError`) become one line on stderr. Anything else is a bug: it keeps
+    its traceback and an exit code that is no verdict.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows them escaped
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     options = _parser().parse_args(arguments)
     try:
-        code: int = options.run(options)
-        sys.stdout.flush()
+        with _terminable():
+            code: int = options.run(options)
     except InputError as error:
         return _say(error, BAD_INPUT)
     except GateError as error:
         return _say(error, GATE_FAILED)
+    except Terminated:
+        return _say("terminated", TERMINATED)
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader has gone (rooffloor table | head). Python flushes again at exit: let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone (rooffloor table | head)
+        _discard_output()
         return PIPE_CLOSED
+    except Exception:
+        _tell(traceback.format_exc().rstrip("\n"))
+        return BUG
     return code
+
+
+def _prepare_streams() -> None:
+    """Streams that were closed (>&-) lead nowhere; a terminal without Greek letters shows them escaped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is raised as `Terminated`, so that temporary files go; not in processes that are forked meanwhile."""
+    owner = os.getpid()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if os.getpid() == owner:
+            raise Terminated
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _say(message: object, code: int) -> int:
-    print("rooffloor:", " ".join(str(message).split()), file=sys.stderr)
+    _tell(_line(f"rooffloor: {message}"))
     return code
+
+
+def _tell(text: str) -> None:
+    """Write to stderr, if anything can be written there."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _line(message: str) -> str:
+    """A message as one line of bearable length that does nothing to a terminal."""
+    text = " ".join(message.split())
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    if len(text) <= LONGEST_LINE:
+        return text
+    end = LONGEST_LINE // 3
+    return f"{text[: LONGEST_LINE - end - 5]} ... {text[-end:]}"
+
+
+def _write(text: str) -> None:
+    """Write to stdout; InputError where that is full."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        raise InputError(f"standard output: cannot be written ({(error.strerror or str(error)).lower()})") from error
+
+
+def _discard_output() -> None:
+    """Python flushes again at exit: let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse_overwriting(options: argparse.Namespace, *outputs: Path | None, beside: Sequence[Path] = ()) -> None:
+    """InputError where an output is a file that the command reads; `beside` are such files that no option names."""
+    from validate.files import refuse_overwriting
+
+    read = list(beside)
+    for name in INPUTS:
+        value = getattr(options, name, None)
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None:
+                read += [Path(one), *(Path(one) / held for held in HOLDS)]
+    refuse_overwriting([path for path in outputs if path is not None], read)
 
 
 # The commands ------------------------------------------------------------------------------------------
@@ -64,7 +164,8 @@ def _report(options: argparse.Namespace) -> int:
     folder = options.out or Path("reports") / study.name
     from validate import files
 
-    files.check_writable(folder)
+    _refuse_overwriting(options, *(folder / name for name in REPORT_FILES))
+    files.check_writable(folder, REPORT_FILES)
     from validate import report, runner
 
     try:
@@ -159,7 +260,8 @@ def _check(options: argparse.Namespace) -> int:
     from validate import files
 
     if options.out is not None:
-        files.check_writable(options.out)
+        _refuse_overwriting(options, *(options.out / name for name in CHECK_FILES))
+        files.check_writable(options.out, CHECK_FILES)
     from validate import transfer
 
     result = transfer.check(
@@ -179,20 +281,23 @@ def _check(options: argparse.Namespace) -> int:
     page = None if options.out is None else result.save(options.out)
     _print(result.data if options.json else result.summary)
     if page is not None and not options.json:
-        print(f"Page: {page}")
+        _print(f"Page: {page}")
     return {transfer.TRANSFERS: DONE, transfer.UNDECIDED: UNDECIDED}.get(result.verdict, REFUTED)
 
 
 def _import(options: argparse.Namespace) -> int:
     from validate.files import write_text
-    from validate.importers import convert
+    from validate.importers import argonne, convert
     from validate.importers.source import Given
-    from validate.names import Names
-    from validate.study import configured
+    from validate.study import config_files
 
-    models = {} if options.configs is None else configured(options.configs)
+    beside = [] if options.configs is None else list(config_files(options.configs).values())
+    beside += filter(None, [argonne.ttft_file(options.file.parent)])
+    _refuse_overwriting(options, options.out, beside=beside)
     given = Given(**{name: getattr(options, name) for name in Given.__dataclass_fields__})
-    result = convert.run(options.file, options.format, given, Names(models))
+    result = convert.run(
+        options.file, options.format, *convert.known(options.format, given, options.config, options.configs)
+    )
     if options.out is not None:
         write_text(options.out, result.csv)
     if options.json:
@@ -200,8 +305,8 @@ def _import(options: argparse.Namespace) -> int:
     elif options.out is not None:
         _print(result.summary)
     else:
-        sys.stdout.write(result.csv)
-        print(result.summary, file=sys.stderr)
+        _write(result.csv)
+        _tell(result.summary)
     return DONE
 
 
@@ -213,6 +318,7 @@ def _predict(options: argparse.Namespace) -> int:
         raise InputError(f"--out {options.out}: expected the name of a .csv file")
     if options.figure is not None and options.figure.suffix not in (".png", ".svg"):
         raise InputError(f"--figure {options.figure}: expected the name of a .png or .svg file")
+    _refuse_overwriting(options, options.out, options.figure)
     result = predict.predict(
         options.config,
         options.gpu,
@@ -241,6 +347,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     if options.out is not None and options.out.suffix != ".csv":
         raise InputError(f"--out {options.out}: expected the name of a .csv file")
+    _refuse_overwriting(options, options.out)
     shapes, gpus = specs.read_shapes(options.config), [specs.read_gpu(gpu) for gpu in options.gpu]
     axes = {
         name: predict.parse_axis(getattr(options, name), name, 1).astype(int).tolist()
@@ -293,19 +400,24 @@ def _quiet(options: argparse.Namespace) -> bool:
 
 def _print(result: object) -> None:
     """Text as it is, everything else as JSON."""
-    if isinstance(result, str):
-        print(result)
-        return
     from validate.files import json_dumps
 
-    sys.stdout.write(json_dumps(result))
+    _write(f"{result}\n" if isinstance(result, str) else json_dumps(result))
 
 
 # The arguments ------------------------------------------------------------------------------------------
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as everything else does."""
+
+    def error(self, message: str) -> NoReturn:
+        _tell(_line(f"{self.prog}: {message}; see --help"))
+        sys.exit(BAD_INPUT)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rooffloor",
         description="Does a decode-latency model transfer to another model family or GPU?",
         epilog=EXIT_CODES,
@@ -314,33 +426,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rooffloor {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, run: object, does: str) -> argparse.ArgumentParser:
+    def command(name: str, run: object, does: str, seed: str = "1") -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.", allow_abbrev=False)
         added.set_defaults(run=run, parser=added)
         added.add_argument("--json", action="store_true", help="print JSON instead of text")
-        added.add_argument(
-            "--seed", type=_natural, metavar="N", help="seed of every random draw (default: the study's)"
-        )
+        added.add_argument("--seed", type=_seed, metavar="N", help=f"seed of every random draw (default: {seed})")
         added.add_argument("--quiet", action="store_true", help="no progress bars (they show on a terminal only)")
         return added
 
-    report = command("report", _report, "run the main job on a study and write its report")
+    own = "the study's"
+    report = command("report", _report, "run the main job on a study and write its report", own)
     _add_study(report)
-    report.add_argument("--out", type=Path, metavar="DIR", help="where the report goes (default: reports/STUDY)")
+    report.add_argument("--out", type=_path, metavar="DIR", help="where the report goes (default: reports/STUDY)")
     report.add_argument("--refit", action="store_true", help="recompute every fit, use no cached posterior")
     report.add_argument(
         "--full", action="store_true", help="measured cells: also the refits without each model, GPU, pair (long)"
     )
     report.add_argument("--jobs", type=_positive, metavar="N", help="fits at a time")
-    report.add_argument("--dask", metavar="ADDRESS", help="compare structures on the Dask cluster with this scheduler")
+    report.add_argument(
+        "--dask", type=_text, metavar="ADDRESS", help="compare structures on the Dask cluster with this scheduler"
+    )
 
-    _add_study(command("table", _table, "print the two-number table: MAPE without and with the anchor's floor"))
+    _add_study(command("table", _table, "print the two-number table: MAPE without and with the anchor's floor", own))
 
-    test = command("test", _test, "test one hypothesis; the exit code is the verdict")
+    test = command("test", _test, "test one hypothesis; the exit code is the verdict", own)
     test.add_argument("hypothesis", type=str.upper, choices=["H1", "H2", "H3"], metavar="H1|H2|H3", help="which")
     _add_study(test)
 
-    compare = command("compare", _compare, "which floor structure do measured cells support?")
+    compare = command("compare", _compare, "which floor structure do measured cells support?", own)
     _add_study(compare)
     compare.add_argument(
         "--no-refits", action="store_true", help="skip Student-t noise and the refits without each model, GPU, pair"
@@ -356,12 +469,12 @@ def _parser() -> argparse.ArgumentParser:
         help="simulated, at the margin of H1, half elsewhere (default: 1000); with --check of each truth and design",
     )
     calibrate.add_argument("--check", action="store_true", help="error rates of check instead of those of the tests")
-    calibrate.add_argument("--out", type=Path, metavar="FILE", help="write the table there, as CSV")
+    calibrate.add_argument("--out", type=_path, metavar="FILE", help="write the table there, as CSV")
     _add_runner(calibrate)
 
     reconstruct = command("reconstruct", _reconstruct, "impute whole grids from the study's published aggregates")
     reconstruct.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the grids go (default: reports/reconstruction)"
+        "--out", type=_path, metavar="DIR", help="where the grids go (default: reports/reconstruction)"
     )
     reconstruct.add_argument("--per-index", type=_positive, metavar="N", help="grids per index of an imputation")
     reconstruct.add_argument(
@@ -381,43 +494,66 @@ def _add_check(command: argparse.ArgumentParser) -> None:
     from validate.importers import FORMATS
 
     command.add_argument(
-        "--config", required=True, metavar="MODEL", help="name in the catalog, a config.json, its folder or a TOML file"
+        "--config",
+        type=_given,
+        required=True,
+        metavar="MODEL",
+        help="name in the catalog, a config.json, its folder or a TOML file",
     )
     command.add_argument(
         "--measurements",
         required=True,
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="measured cells: batch, context, step_ms; model and gpu where --config and --gpu do not say them",
     )
-    command.add_argument("--gpu", metavar="GPU", help="name or TOML file: the GPU of FILE, or which of its rows to use")
-    command.add_argument("--model", metavar="NAME", help="what FILE calls the model (default: as --config)")
     command.add_argument(
-        "--class", dest="klass", metavar="NAME", help="class whose floors the model shares (default: by its size)"
+        "--gpu", type=_given, metavar="GPU", help="name or TOML file: the GPU of FILE, or which of its rows to use"
+    )
+    command.add_argument("--model", type=_text, metavar="NAME", help="what FILE calls the model (default: as --config)")
+    command.add_argument(
+        "--class",
+        dest="klass",
+        type=_text,
+        metavar="NAME",
+        help="class whose floors the model shares (default: by its size)",
     )
     calibration = command.add_mutually_exclusive_group()
     calibration.add_argument(
         "--study",
+        type=_given,
         metavar="STUDY",
         help=f"calibration: a study, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
     )
-    calibration.add_argument("--anchor", metavar="MODEL", help="calibrate on this model's rows of FILE instead")
+    calibration.add_argument(
+        "--anchor", type=_text, metavar="MODEL", help="calibrate on this model's rows of FILE instead"
+    )
     command.add_argument("--format", choices=["schema", *FORMATS], default="schema", help="of FILE (default: schema)")
-    command.add_argument("--stack", help="use the rows of this serving stack")
-    command.add_argument("--mode", help="use the rows of this mode: eager, graph")
-    command.add_argument("--out", type=Path, metavar="DIR", help="write check.html, check.json and cells.csv there")
+    command.add_argument("--stack", type=_text, help="use the rows of this serving stack")
+    command.add_argument("--mode", type=_text, help="use the rows of this mode: eager, graph")
+    command.add_argument("--out", type=_path, metavar="DIR", help="write check.html, check.json and cells.csv there")
 
 
 def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--config", required=True, metavar="MODEL", help="name in the catalog, a config.json, its folder or a TOML file"
+        "--config",
+        type=_given,
+        required=True,
+        metavar="MODEL",
+        help="name in the catalog, a config.json, its folder or a TOML file",
     )
     command.add_argument(
-        "--gpu", action="append", required=True, metavar="GPU", help="name, or a TOML file; may be repeated"
+        "--gpu",
+        type=_given,
+        action="append",
+        required=True,
+        metavar="GPU",
+        help="name, or a TOML file; may be repeated",
     )
     command.add_argument("--budget", type=_positive, metavar="N", help="cells to measure (default: what --width needs)")
     command.add_argument(
         "--goal",
+        type=_text,
         default="floor",
         metavar="floor|shape|overlap",
         help="narrow the floor (default), tell it from an error of T_gpu's shape, or tell added from overlapped floors",
@@ -430,27 +566,34 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--batches", metavar="N[,N...]", help="of the cells to choose from (default: 1,2,4,8,16)")
     command.add_argument("--contexts", metavar="N[,N...]", help="likewise (default: 512,1024,2048,4096,8192)")
-    command.add_argument("--measurements", type=Path, metavar="FILE", help="cells of the model that are in hand")
+    command.add_argument("--measurements", type=_path, metavar="FILE", help="cells of the model that are in hand")
     command.add_argument(
         "--study",
+        type=_given,
         metavar="STUDY",
         help=f"whose saved draws: a name, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
     )
     command.add_argument("--noise", type=float, metavar="X", help="relative sd of a step (default: the calibration's)")
     command.add_argument("--repeats", action="store_true", help="a cell may be measured more than once")
-    command.add_argument("--out", type=Path, metavar="FILE.csv", help="write the cells there")
+    command.add_argument("--out", type=_path, metavar="FILE.csv", help="write the cells there")
 
 
 def _add_predict(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--config",
+        type=_given,
         action="append",
         required=True,
         metavar="MODEL",
         help="name in the catalog, a config.json, a folder of them, or a TOML file; may be repeated",
     )
     command.add_argument(
-        "--gpu", action="append", required=True, metavar="GPU", help="name, or a TOML file; may be repeated"
+        "--gpu",
+        type=_given,
+        action="append",
+        required=True,
+        metavar="GPU",
+        help="name, or a TOML file; may be repeated",
     )
     axes = "numbers, lists (1,4,16) and ranges, START:STOP:STEP (512:8192:512) or START:STOP:FACTORx (1:64:2x)"
     command.add_argument(
@@ -464,19 +607,26 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--study",
+        type=_given,
         metavar="STUDY",
         help=f"whose saved draws: a name, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
     )
     command.add_argument(
-        "--class", dest="klass", metavar="NAME", help="class whose floors the model shares (default: by its size)"
+        "--class",
+        dest="klass",
+        type=_text,
+        metavar="NAME",
+        help="class whose floors the model shares (default: by its size)",
     )
-    command.add_argument("--stack", help="what will serve the model, to be told where the calibration is another's")
+    command.add_argument(
+        "--stack", type=_text, help="what will serve the model, to be told where the calibration is another's"
+    )
     command.add_argument("--mode", choices=["eager", "graph"], help="how it will launch kernels, likewise")
     command.add_argument(
         "--mean", action="store_true", help="show the mean step instead of the step that a measurement would show"
     )
-    command.add_argument("--out", type=Path, metavar="FILE.csv", help="write every number there")
-    command.add_argument("--figure", type=Path, metavar="FILE", help="draw curves with bands there: .png or .svg")
+    command.add_argument("--out", type=_path, metavar="FILE.csv", help="write every number there")
+    command.add_argument("--figure", type=_path, metavar="FILE", help="draw curves with bands there: .png or .svg")
 
 
 def _add_import(command: argparse.ArgumentParser) -> None:
@@ -486,54 +636,79 @@ def _add_import(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "format", choices=list(FORMATS), metavar="FORMAT", help="; ".join(f"{k}: {v.what}" for k, v in FORMATS.items())
     )
-    command.add_argument("file", type=Path, metavar="FILE", help="the tool's result file")
-    command.add_argument("--out", type=Path, metavar="FILE", help="write the CSV there (default: print it)")
-    command.add_argument("--configs", type=Path, metavar="DIR", help="folder of config.json files of models in FILE")
-    said.add_argument("--model", metavar="NAME", help="the model, by a name of the catalog or of --configs")
-    said.add_argument("--gpu", metavar="NAME", help="the GPU, by a name of the catalog")
+    command.add_argument("file", type=_path, metavar="FILE", help="the tool's result file")
+    command.add_argument("--out", type=_path, metavar="FILE", help="write the CSV there (default: print it)")
+    command.add_argument("--configs", type=_path, metavar="DIR", help="folder of config.json files of models in FILE")
+    said.add_argument(
+        "--config", type=_given, metavar="MODEL", help="the model, by its config.json (--model then names it)"
+    )
+    said.add_argument("--model", type=_text, metavar="NAME", help="the model, by a name of the catalog or of --configs")
+    said.add_argument("--gpu", type=_given, metavar="NAME", help="the GPU, by a name of the catalog")
     said.add_argument("--batch", type=_positive, metavar="N", help="sequences in the batch")
     said.add_argument("--input-len", type=_positive, metavar="N", help="tokens of each prompt")
     said.add_argument("--output-len", type=_positive, metavar="N", help="tokens generated for each")
-    said.add_argument("--stack", help="the serving stack; of a file that mixes several, the one to use")
-    said.add_argument("--stack-version", metavar="VERSION", help="its version")
+    said.add_argument("--stack", type=_text, help="the serving stack; of a file that mixes several, the one to use")
+    said.add_argument("--stack-version", type=_text, metavar="VERSION", help="its version")
     said.add_argument("--mode", choices=["eager", "graph", "unknown"], help="how kernels were launched")
-    said.add_argument("--dtype", help="type of the weights")
-    said.add_argument("--shorter", type=Path, metavar="FILE", help="vllm-latency: the same cell, fewer output tokens")
+    said.add_argument("--dtype", type=_text, help="type of the weights")
+    said.add_argument("--shorter", type=_path, metavar="FILE", help="vllm-latency: the same cell, fewer output tokens")
     said.add_argument("--shorter-output-len", type=_positive, metavar="N", help="tokens generated for each there")
 
 
 def _add_study(command: argparse.ArgumentParser) -> None:
-    command.add_argument("study", nargs="?", metavar="STUDY", help=f"name or study.toml (default: {DEFAULT_STUDY})")
+    command.add_argument(
+        "study", nargs="?", type=_given, metavar="STUDY", help=f"name or study.toml (default: {DEFAULT_STUDY})"
+    )
     data = command.add_argument_group("measurements instead of a study")
-    data.add_argument("--data", type=Path, metavar="FILE", help="measured cells; margins are then defaults")
+    data.add_argument("--data", type=_path, metavar="FILE", help="measured cells; margins are then defaults")
     data.add_argument("--format", choices=STUDY_FORMATS, help="of FILE (default: schema)")
-    data.add_argument("--stack", help="use the rows of this serving stack")
-    data.add_argument("--mode", help="use the rows of this mode: eager, graph")
-    data.add_argument("--anchor", metavar="MODEL", help="the model on which constants are calibrated")
+    data.add_argument("--stack", type=_text, help="use the rows of this serving stack")
+    data.add_argument("--mode", type=_text, help="use the rows of this mode: eager, graph")
+    data.add_argument("--anchor", type=_text, metavar="MODEL", help="the model on which constants are calibrated")
     data.add_argument(
-        "--configs", type=Path, metavar="DIR", help="folder of Hugging Face config.json files of models in FILE"
+        "--configs", type=_path, metavar="DIR", help="folder of Hugging Face config.json files of models in FILE"
     )
 
 
 def _add_runner(command: argparse.ArgumentParser) -> None:
     command.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per core)")
-    command.add_argument("--dask", metavar="ADDRESS", help="use the Dask cluster with this scheduler instead")
     command.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep finished work there: an interrupted run resumes"
+        "--dask", type=_text, metavar="ADDRESS", help="use the Dask cluster with this scheduler instead"
+    )
+    command.add_argument(
+        "--keep", type=_path, metavar="DIR", help="keep finished work there: an interrupted run resumes"
     )
 
 
-def _natural(text: str) -> int:
-    return _integer(text, 0)
+def _path(text: str) -> Path:
+    return Path(_given(text))
+
+
+def _given(text: str) -> str:
+    """A name of a file, folder or thing."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected a name, found nothing")
+    return text
+
+
+def _text(text: str) -> str:
+    """A name that is told on: no bytes that are no text."""
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        raise argparse.ArgumentTypeError(f"expected text in UTF-8, found {text!r}")
+    return _given(text)
+
+
+def _seed(text: str) -> int:
+    return _integer(text, 0, LARGEST_SEED)
 
 
 def _positive(text: str) -> int:
-    return _integer(text, 1)
+    return _integer(text, 1, LARGEST_COUNT)
 
 
-def _integer(text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, found {text!r}")
+def _integer(text: str, least: int, most: int) -> int:
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, found {text[:40]!r}")
     return int(text)
 
 

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -175,8 +174,9 @@ def _decode(content: bytes, name: str) -> str:
 
 def _check_header(head: str, where: str) -> None:
     """InputError where the first rows are no header and cells separated by commas: what spreadsheets write instead."""
+    rows = csv.reader(io.StringIO(head, newline=None))
     try:
-        first, second = islice([*csv.reader(io.StringIO(head, newline=None)), [], []], 2)
+        first, second = next(rows), next(rows, [])
     except csv.Error:  # a cell too long for the first look
         return
     if len(first) > MOST_COLUMNS:

@@ -4,9 +4,12 @@ from dataclasses import asdict
 
 from models import gpus as gpu_catalog
 from models import shapes as shape_catalog
+from models.classes import CLASSES
 from models.gpus import GpuSpec
+from models.inputs import shown
 from models.posterior import Posterior
 from models.shapes import ModelShapes
+from validate.errors import InputError, listed
 
 
 def known_model(shapes: ModelShapes, posterior: Posterior) -> tuple[str, str]:
@@ -24,6 +27,17 @@ def known_model(shapes: ModelShapes, posterior: Posterior) -> tuple[str, str]:
     if listed.name not in posterior.models:
         return shapes.name, ""
     return f"{shapes.name}, other shapes", f"model: shapes differ from those of {listed.name} that was measured"
+
+
+def known_class(klass: str, posterior: Posterior) -> str:
+    """A class of the calibration, or a default one, as it is spelled there; InputError where there is none."""
+    known = {name.casefold(): name for name in (*CLASSES, *posterior.classes)}
+    if klass.strip().casefold() not in known:
+        raise InputError(
+            f"--class {shown(klass)}: expected a class of the calibration or a default one: "
+            f"{listed(dict.fromkeys(known.values()))}"
+        )
+    return known[klass.strip().casefold()]
 
 
 def known_gpu(gpu: GpuSpec, posterior: Posterior) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from models.shapes import ModelShapes
 from validate import csvfile, importers, plausibility, schema
 from validate.errors import InputError
 from validate.names import Names
-from validate.schema import LONGEST_MS, SHORTEST_MS, Selected
+from validate.schema import LARGEST_BATCH, LONGEST_CONTEXT, LONGEST_MS, SHORTEST_MS, Selected
 
 if TYPE_CHECKING:
     from validate.importers.source import Given, Source
@@ -180,7 +180,7 @@ def load(
         raise InputError(f"format {format!r} is unknown: expected one of {', '.join(FORMATS)}")
     names = names or Names()
     if format == "schema":
-        table = _table(path)
+        table = schema.table_of(path)
         return _judge(schema.select(table, names, stack, mode), table, names, format)
     from validate.importers.source import Given
 
@@ -198,12 +198,6 @@ def load(
     return _judge(selected, source, names, format)
 
 
-def _table(given: str | Path | pd.DataFrame | csvfile.Table) -> csvfile.Table:
-    if isinstance(given, csvfile.Table):
-        return given
-    return csvfile.Table.of_frame(given) if isinstance(given, pd.DataFrame) else csvfile.read(given)
-
-
 def _judge(selected: Selected, source: "Source", names: Names, format: str) -> Measurements:
     """Exclude what physics forbids, refuse wrong units and ambiguous keys, flag what looks odd."""
     frame = selected.frame
@@ -212,6 +206,9 @@ def _judge(selected: Selected, source: "Source", names: Names, format: str) -> M
 
     below = frame["step_ms"] < floor_ms
     usual = frame["step_ms"].between(SHORTEST_MS, LONGEST_MS)
+    beyond = (frame["batch"] > LARGEST_BATCH) | (frame["context"] > LONGEST_CONTEXT)
+    if "step_sd_ms" in frame:
+        beyond |= frame["step_sd_ms"] > LONGEST_MS
     if isinstance(source, csvfile.Table) and format == "schema":
         plausibility.refuse_other_units(frame, floor_ms, source)
     detail = [
@@ -225,9 +222,12 @@ def _judge(selected: Selected, source: "Source", names: Names, format: str) -> M
             frame[~below & fits & ~usual].assign(
                 reason=f"step outside {SHORTEST_MS:g} to {LONGEST_MS:g} ms", detail=""
             ),
+            frame[~below & fits & usual & beyond].assign(
+                reason="batch, context or step_sd_ms beyond what the schema allows", detail=""
+            ),
         ]
     )
-    frame = frame[~below & fits & usual]
+    frame = frame[~below & fits & usual & ~beyond]
     if frame.empty:
         counts = "; ".join(f"{n} rows: {reason}" for reason, n in excluded["reason"].value_counts().items())
         raise InputError(f"{source.name}: no row can be used ({counts})")

@@ -16,8 +16,18 @@ class Names:
     gpus: Mapping[str, GpuSpec] = field(default_factory=dict)
 
     def shapes(self, name: str) -> ModelShapes:
-        """The model called `name`; ValueError that lists the known ones where there is none."""
-        return _own(self.models, name) or shapes.load(name)
+        """The model called `name`; ValueError that lists the known ones where there is none.
+
+        A hub id that neither `models` nor the catalog has is looked up by its last part in `models`.
+        """
+        if own := _own(self.models, name):
+            return own
+        try:
+            return shapes.load(name)
+        except ValueError:
+            if own := _own(self.models, name.rsplit("/", 1)[-1]):
+                return own
+            raise
 
     def gpu(self, name: str) -> GpuSpec:
         """The GPU called `name`; ValueError that lists the known ones where there is none."""

@@ -84,7 +84,8 @@ def flags(frame: pd.DataFrame) -> pd.DataFrame:
             ]
             found.append(rows[cell].assign(reason=f"{what} with {axis}", neighbour=neighbour))
     marks = pd.concat(found)
-    flagged = frame.reset_index(names="row").merge(marks, on=cell).set_index("row")
+    at = frame[cell].assign(**{"": np.arange(len(frame))}).merge(marks, on=cell)  # no column of a file has no name
+    flagged = frame.iloc[at[""]].assign(reason=at["reason"].to_numpy(), neighbour=at["neighbour"].to_numpy())
     if "flag" in frame:
         named = frame[frame["flag"] != ""]
         flagged = pd.concat([flagged, named.assign(reason="flagged in the file", neighbour=named["flag"])])

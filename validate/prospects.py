@@ -7,7 +7,7 @@ overlapped floors are apart. `validate.recalibration` chooses cells by them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ SHOWN, SHOWN_MS = 200, (0.2, 60.0)
 """Points of the grid of what shows of a floor, and its ends, ms."""
 SIMULATIONS = 400
 """Simulated data sets of a promise."""
+RANK = 1e-8
+"""Share of the largest variance that T_gpu needs in a direction for it to be kept: constants are few."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,14 @@ class Prospect:
         """Numbers of the measured cells."""
         return np.arange(self.candidates, len(self.cells))
 
-    @property
+    @cached_property
     def step_ms(self) -> Array:
         """Steps to expect, [draw, cell]; as measured where they were."""
         said = np.maximum(self.join(self.gpu_ms, self.floor_ms[:, self.gpu]), self.least_ms)
         known = np.array([cell.step_ms for cell in self.cells])
         return np.where(np.isfinite(known), known, said)
 
-    @property
+    @cached_property
     def noise_squared(self) -> Array:
         """Variance of a measured step, [draw, cell], ms²."""
         return np.asarray((self.noise[:, self.gpu] * self.step_ms) ** 2)
@@ -286,6 +288,24 @@ def floor_sds(p: Prospect, sets: Index) -> tuple[Array, Array]:
     return np.concatenate(known), np.concatenate(whole)
 
 
+def floor_given(p: Prospect, sets: Index) -> Array:
+    """The first of `floor_sds` alone, [set, gpu]: precisions of cells add, whatever else is in the set."""
+    said = p.join(p.gpu_ms, p.mean_ms[:, p.gpu])
+    tilt = (p.join(p.gpu_ms, p.mean_ms[:, p.gpu] + 1e-4) - said) / 1e-4
+    told = tilt**2 / p.noise_squared  # [draw, cell]
+    found = np.empty((len(sets), len(p.gpus)))
+    size = max(1, CHUNK // len(told))
+    for start in range(0, len(sets), size):
+        some = sets[start : start + size]
+        counts = np.zeros((len(some), len(p.cells)))
+        np.add.at(counts, (np.arange(len(some))[:, None], some), 1.0)
+        for g in range(len(p.gpus)):
+            here = p.gpu == g
+            precision = 1.0 / p.variance[:, g] + counts[:, here] @ told[:, here].T  # [set, draw]
+            found[start : start + size, g] = np.sqrt((1.0 / precision).mean(-1))
+    return found
+
+
 # ---- the shape --------------------------------------------------------------------------------------------------
 
 
@@ -314,15 +334,12 @@ class Belief:
             found[start : start + size] = np.sqrt(left.clip(1e-12).mean(0))
         return found
 
-    def given(self, cells: Index) -> "Belief":
-        """The same after some cells were measured."""
-        if not len(cells):
+    def coarse(self, rows: int) -> "Belief":
+        """The same with so many rows of the noise, from the lowest to the highest."""
+        if rows >= len(self.noise_squared):
             return self
-        told = self.steps[np.ix_(cells, cells)] + np.diag(self.noise_squared.mean(0)[cells])
-        rows = np.concatenate([self.cross[cells][:, None], self.steps[cells]], -1)
-        gain = rows.T @ np.linalg.solve(told, rows)
-        variance = max(self.variance - float(gain[0, 0]), 1e-12)
-        return Belief(variance, self.cross - gain[0, 1:], self.steps - gain[1:, 1:], self.noise_squared)
+        order = np.argsort(self.noise_squared.mean(-1))
+        return replace(self, noise_squared=self.noise_squared[order[((np.arange(rows) + 0.5) / rows * len(order)).astype(int)]])
 
 
 def _diagonal(values: Array) -> Array:
@@ -330,41 +347,81 @@ def _diagonal(values: Array) -> Array:
     return np.asarray(values[..., None] * np.eye(values.shape[-1]))
 
 
+def root(off: Array) -> Array:
+    """R [cell, direction] with R R' the covariance of off [draw, cell], whose means are 0.
+
+    T_gpu follows a few constants, so that the directions are few (`RANK`) however many cells there are.
+    """
+    off = off / np.sqrt(len(off))
+    squares, directions = np.linalg.eigh(off @ off.T)
+    return np.asarray(off.T @ directions[:, squares > max(RANK * squares[-1], 1e-18)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Steps as sums of independent normal parts: design [cell, part] (the size first), and variances [part]."""
+
+    design: Array
+    variance: Array
+
+    @classmethod
+    def of(cls, p: Prospect, column: Array) -> "_Parts":
+        predicted = p.gpu_ms + p.anchor_ms[:, p.gpu]
+        spread = root(predicted - predicted.mean(0))
+        own = (p.gpu[:, None] == np.arange(len(p.gpus))).astype(float)
+        design = np.concatenate([column[:, None], np.ones((len(column), 1)), own, spread], -1)
+        variances = [SLOPE_SD**2, OFFSET_SD_MS**2, *[FLOOR_BETWEEN_MS**2] * len(p.gpus), *[1.0] * spread.shape[1]]
+        return cls(design, np.array(variances))
+
+    def given(self, cells: Index, noise_squared: Array) -> Array:
+        """Covariance of the parts after some cells, [part, part]."""
+        some = self.design[cells]
+        root = np.sqrt(self.variance)
+        told = root[:, None] * ((some.T / noise_squared) @ some) * root
+        return np.asarray(root[:, None] * np.linalg.inv(np.eye(len(root)) + told) * root)
+
+
 def belief(p: Prospect, error: str) -> Belief:
-    """What is known of the size of one error of T_gpu beside a free floor on each GPU.
+    """What is known of the size of one error of T_gpu beside a free floor on each GPU, and of the candidates' steps.
 
     Notes
     -----
     Size N(0, `SLOPE_SD`), the same on all GPUs; floor less the anchor's N(0, `OFFSET_SD_MS`), common to the GPUs, and
     N(0, `FLOOR_BETWEEN_MS`) on each; T_gpu + the anchor's floor with its covariance over the draws.
     """
-    predicted = p.gpu_ms + p.anchor_ms[:, p.gpu]
-    off = predicted - predicted.mean(0)
-    column, same = p.columns[error], p.gpu[:, None] == p.gpu
-    steps = off.T @ off / len(off) + OFFSET_SD_MS**2 + FLOOR_BETWEEN_MS**2 * same
-    steps = steps + SLOPE_SD**2 * np.outer(column, column)
-    return Belief(SLOPE_SD**2, SLOPE_SD**2 * column, steps, _noise_squared(p, column, steps)).given(p.measured)
+    parts = _Parts.of(p, p.columns[error])
+    noise_squared = _noise_squared(p, p.columns[error], parts)
+    known = parts.given(p.measured, noise_squared.mean(0)[p.measured])
+    design = parts.design[: p.candidates]
+    cross = design @ known
+    return Belief(float(known[0, 0]), cross[:, 0], cross @ design.T, noise_squared[:, : p.candidates])
 
 
-def _noise_squared(p: Prospect, column: Array, steps: Array) -> Array:
+def _noise_squared(p: Prospect, column: Array, parts: _Parts) -> Array:
     """Variance of a measured step where sizes and floors are as in `belief`, [draw, cell], ms²; possible steps only."""
     rng = np.random.default_rng(1)
-    rows = rng.integers(0, len(p.noise), TRIES * NOISES)
-    floor = OFFSET_SD_MS * rng.standard_normal((len(rows), 1)) + p.anchor_ms[rows]
-    floor = floor + FLOOR_BETWEEN_MS * rng.standard_normal(p.anchor_ms[rows].shape)
-    size = SLOPE_SD * rng.standard_normal((len(rows), 1))
-    mean, sigma = p.gpu_ms[rows] + floor[:, p.gpu] + size * column, p.noise[rows][:, p.gpu]
     known = np.array([cell.step_ms for cell in p.cells])
     some = np.flatnonzero(np.isfinite(known))
-    if len(some):  # the same draws given what was measured
-        noise = sigma[:, some] * known[some]
-        told = steps[np.ix_(some, some)] + np.diag((noise**2).mean(0))
-        off = known[some] - mean[:, some] - noise * rng.standard_normal(noise.shape)
-        mean = mean + off @ np.linalg.solve(told, steps[some])
-    possible = np.flatnonzero((mean > p.least_ms).all(-1))[:NOISES]
-    kept = possible if len(possible) else np.arange(NOISES)
-    mean = np.where(np.isfinite(known), known, np.maximum(mean, p.least_ms))
-    return np.asarray((sigma * mean)[kept] ** 2)
+    noise = p.noise[:, p.gpu[some]] * known[some]
+    told = (noise**2).mean(0)
+    gain = (parts.design[some] / told[:, None]) @ parts.given(some, told) @ parts.design.T  # [measured, cell]
+    first, kept, found = None, list[Array](), 0
+    for _ in range(TRIES):
+        rows = rng.integers(0, len(p.noise), NOISES)
+        floor = OFFSET_SD_MS * rng.standard_normal((len(rows), 1)) + p.anchor_ms[rows]
+        floor = floor + FLOOR_BETWEEN_MS * rng.standard_normal(p.anchor_ms[rows].shape)
+        mean = p.gpu_ms[rows] + floor[:, p.gpu] + SLOPE_SD * rng.standard_normal((len(rows), 1)) * column
+        if len(some):  # the same draws given what was measured
+            mean = mean + (known[some] - mean[:, some] - noise[rows] * rng.standard_normal((len(rows), len(some)))) @ gain
+        steps = np.where(np.isfinite(known), known, np.maximum(mean, p.least_ms))
+        sigma = p.noise[rows][:, p.gpu] * steps
+        first = sigma if first is None else first
+        kept.append(sigma[(mean > p.least_ms).all(-1)])
+        found += len(kept[-1])
+        if found >= NOISES:
+            break
+    told_sd = np.concatenate(kept)[:NOISES] if found else first
+    return np.asarray(told_sd) ** 2
 
 
 # ---- added or overlapped ----------------------------------------------------------------------------------------
@@ -382,8 +439,8 @@ class Structures:
     ----------
     gpu_ms : array [cell]; draws_ms : array [draw, cell]
         T_gpu: mean and draws.
-    known : array [cell, cell]
-        Its covariance, ms².
+    root : array [cell, direction]
+        R with R R' its covariance, ms².
     noise : array [cell]
         Relative.
     gpu : int array [cell]
@@ -395,7 +452,7 @@ class Structures:
 
     gpu_ms: Array
     draws_ms: Array
-    known: Array
+    root: Array
     noise: Array
     gpu: Index
     shortest_ms: Array
@@ -407,7 +464,7 @@ class Structures:
         noise = np.median(p.noise, axis=0)[p.gpu]
         mean = p.gpu_ms.mean(0)
         shortest = np.array([mean[p.gpu == g].min(initial=np.inf) for g in range(len(p.gpus))])
-        return cls(mean, p.gpu_ms, off.T @ off / len(off), noise, p.gpu, shortest, p.measured)
+        return cls(mean, p.gpu_ms, root(off), noise, p.gpu, shortest, p.measured)
 
     def hosts(self, shown: Array, q: Array) -> Array:
         """H, ms, of what shows in the shortest cell: shown [truth, gpu], q [truth, 1] -> [truth, gpu]."""
@@ -423,68 +480,153 @@ class Structures:
         shown : array [truth, gpu]
             step - T_gpu in the shortest cell, ms.
         """
+        return np.concatenate([self.beside(list(one[:-1]), one[-1:], q, shown) for one in sets])
+
+    def beside(self, chosen: Sequence[int], options: Index, q: Array, shown: Array) -> Array:
+        """`distances` of sets of the chosen cells and one of the options each, [option, truth]."""
         hosts = self.hosts(shown, q[:, None])
-        every = np.concatenate([sets, np.tile(self.measured, (len(sets), 1))], -1)
-        squared = np.zeros((len(sets), len(q)))
+        have = np.concatenate([np.asarray(chosen, dtype=np.int64), self.measured])
+        squared = np.zeros((len(options), len(q)))
         for g in range(hosts.shape[1]):
-            at = self.gpu[every] == g  # [set, cell]
-            gpu_ms = self.gpu_ms[every][:, None]
-            step = overlap_ms(gpu_ms, hosts[:, g][:, None], q[:, None])  # [set, truth, cell]
-            variance = (self.noise[every][:, None] * step) ** 2
-            pairs = at[:, :, None] & at[:, None, :]
-            known = np.where(pairs, self.known[every[:, :, None], every[:, None, :]], 0.0)
-            told = known[:, None] + _diagonal(variance)
-            ones = np.broadcast_to(at[:, None], step.shape).astype(float)
-            left = (step - gpu_ms) * ones
-            solved = np.linalg.solve(told, np.stack([left, ones], -1))
-            level, weight = (solved[..., 0] * ones).sum(-1), (solved[..., 1] * ones).sum(-1)
-            squared += (solved[..., 0] * left).sum(-1) - level**2 / np.where(weight > 0, weight, 1.0)
+            mine = self._columns(have[self.gpu[have] == g], hosts[:, g], q)
+            base = mine.transpose(0, 2, 1) @ mine  # [truth, column, column]
+            here = self.gpu[options] == g
+            more = self._columns(options[here], hosts[:, g], q)  # [truth, option, column]
+            squared += _apart(base)
+            squared[here] += _apart(base[:, None] + more[..., :, None] * more[..., None, :]).T - _apart(base)
         return np.sqrt(squared.clip(0.0))
 
-    def told(self, cells: Index, rng: np.random.Generator, simulations: int = SIMULATIONS) -> tuple[float, float]:
-        """P(the evidence is on the true structure's side), and expected log Bayes factor of the true structure.
+    def _columns(self, cells: Index, hosts: Array, q: Array) -> Array:
+        """R, step - T_gpu and 1 in each cell over its sd, [truth, cell, column]."""
+        step = overlap_ms(self.gpu_ms[cells], hosts[:, None], q[:, None])  # [truth, cell]
+        columns = np.empty((*step.shape, self.root.shape[1] + 2))
+        columns[..., :-2] = self.root[cells]
+        columns[..., -2], columns[..., -1] = step - self.gpu_ms[cells], 1.0
+        return columns / (self.noise[cells] * step)[..., None]
 
-        Half of the simulated truths are added, half overlapped.
-        """
-        cells = np.concatenate([cells, self.measured])
+    def told(self, cells: Index, rng: np.random.Generator, simulations: int = SIMULATIONS) -> tuple[float, float]:
+        """P(the evidence is on the true structure's side), and expected log Bayes factor of the true structure."""
+        return self.simulated(rng, simulations).told(cells, rng)
+
+    def simulated(self, rng: np.random.Generator, simulations: int = SIMULATIONS) -> "Simulated":
+        """Truths, half of them added, half overlapped, and the evidences of the measured cells."""
         overlapped = np.arange(simulations) % 2 == 1
         q = np.where(overlapped, rng.choice(OVERLAPS, simulations), 1.0)
         rows = rng.integers(0, len(self.draws_ms), simulations)
         median, sd = DEFAULT_PRIORS.floor_overall
         shown = median * np.exp(sd * rng.standard_normal((simulations, len(self.shortest_ms))))
         hosts = self.hosts(shown, q[:, None])
-        mean = overlap_ms(self.draws_ms[rows][:, cells], hosts[:, self.gpu[cells]], q[:, None])
-        steps = mean * (1.0 + self.noise[cells] * rng.standard_normal(mean.shape))
-        evidence = self.log_evidence(cells, steps)
-        for_overlap = logsumexp(evidence[1:], axis=0) - np.log(len(OVERLAPS)) - evidence[0]
-        factor = np.where(overlapped, for_overlap, -for_overlap)
-        right = np.where(np.abs(factor) < 1e-9, 0.5, factor > 0)
-        return float(right.mean()), float(factor.mean())
+        mean = overlap_ms(self.draws_ms[rows], hosts[:, self.gpu], q[:, None])
+        some = self.measured
+        steps = mean[:, some] * (1.0 + self.noise[some] * rng.standard_normal((simulations, len(some))))
+        return Simulated(self, overlapped, mean, self.sums(some, steps))
 
     def log_evidence(self, cells: Index, steps_ms: Array) -> Array:
         """log p(steps | overlap) for q = 1 and each of `OVERLAPS`: steps [set, cell] -> [q, set].
 
         The floor is summed over a grid.
         """
+        return _evidence(self.sums(cells, steps_ms))
+
+    def sums(self, cells: Index, steps_ms: Array) -> list[list["_Sums"]]:
+        """What steps [set, cell] tell of each overlap, q = 1 first, and GPU."""
         log_shown = np.log(np.geomspace(*SHOWN_MS, SHOWN))
-        median, sd = DEFAULT_PRIORS.floor_overall
-        log_prior = -0.5 * ((log_shown - np.log(median)) / sd) ** 2
-        log_prior -= logsumexp(log_prior)
-        total = np.zeros((1 + len(OVERLAPS), len(steps_ms)))
-        for g in np.unique(self.gpu[cells]):
-            at = self.gpu[cells] == g
-            own, y = cells[at], steps_ms[:, at]
-            T, known = self.gpu_ms[own], self.known[np.ix_(own, own)]
-            for k, q in enumerate((1.0, *OVERLAPS)):
-                host = hidden(self.shortest_ms[g], np.exp(log_shown), q)
-                step = overlap_ms(T, host[:, None], q)  # [host, cell]
-                tilt = (T / step) ** (1.0 / q - 1.0)
-                told = known * tilt[:, :, None] * tilt[:, None, :] + _diagonal((self.noise[own] * step) ** 2)
-                root = np.linalg.cholesky(told)
-                white = np.linalg.solve(root, (y.T[None] - step[..., None]))  # [host, cell, set]
-                log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
-                total[k] += logsumexp(log + log_prior[:, None], axis=0) - 0.5 * at.sum() * np.log(2 * np.pi)
-        return total
+        found = []
+        for q in (1.0, *OVERLAPS):
+            found.append(list[_Sums]())
+            for g in range(len(self.shortest_ms)):
+                at = self.gpu[cells] == g
+                own, y = cells[at], steps_ms[:, at]
+                if not len(own):
+                    found[-1].append(_Sums(0, 0.0, 0.0, 0.0, 0.0))
+                    continue
+                T = self.gpu_ms[own]
+                step = overlap_ms(T, hidden(self.shortest_ms[g], np.exp(log_shown), q)[:, None], q)  # [host, cell]
+                weight = (self.noise[own] * step) ** -2.0
+                tilted = ((T / step) ** (1.0 / q - 1.0))[..., None] * self.root[own]
+                scaled = weight[..., None] * tilted
+                off = y - step.mean(0)  # near the steps, so that squares do not cancel
+                left = step - step.mean(0)
+                squares = (off**2) @ weight.T - 2.0 * off @ (weight * left).T + (weight * left**2).sum(-1)
+                cross = np.tensordot(off, scaled, (1, 1)) - (scaled * left[..., None]).sum(1)  # [set, host, direction]
+                inner = scaled.transpose(0, 2, 1) @ tilted
+                found[-1].append(_Sums(len(own), squares, cross, inner, -np.log(weight).sum(-1)))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums over the cells of a GPU, of any number, for each floor of the grid: squares [set, host] and products with
+    R [set, host, direction] of what steps are off by, those of R [host, direction, direction], log variances [host]."""
+
+    cells: int
+    squares: Array | float
+    cross: Array | float
+    inner: Array | float
+    log_size: Array | float
+
+    def __add__(self, other: "_Sums") -> "_Sums":
+        return _Sums(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+
+def _evidence(sums: Sequence[Sequence[_Sums]]) -> Array:
+    """log p(steps | overlap), [q, set], with the floor of each GPU summed over its grid; by Woodbury."""
+    log_shown = np.log(np.geomspace(*SHOWN_MS, SHOWN))
+    median, sd = DEFAULT_PRIORS.floor_overall
+    log_prior = -0.5 * ((log_shown - np.log(median)) / sd) ** 2
+    log_prior -= logsumexp(log_prior)
+    total = []
+    for of_q in sums:
+        total.append(np.zeros(1))
+        for one in of_q:
+            if not one.cells:
+                continue
+            inner, cross = np.asarray(one.inner), np.asarray(one.cross).transpose(1, 2, 0)  # [host, direction, set]
+            inner = inner + np.eye(inner.shape[-1])
+            explained = (np.linalg.solve(inner, cross) * cross).sum(1)  # [host, set]
+            log = -0.5 * (np.asarray(one.squares).T - explained)
+            log = log - 0.5 * (one.log_size + np.linalg.slogdet(inner)[1] + one.cells * np.log(2 * np.pi))[:, None]
+            total[-1] = total[-1] + logsumexp(log + log_prior[:, None], axis=0)
+    return np.stack(np.broadcast_arrays(*total))
+
+
+def _apart(grams: Array) -> Array:
+    """Squared distance of a column (the last but one) from multiples of the last, given R (the others), in sds."""
+    r = grams.shape[-1] - 2
+    within, both = grams[..., :r, :r] + np.eye(r), grams[..., :r, r:]
+    left = grams[..., r:, r:] - np.swapaxes(both, -1, -2) @ np.linalg.solve(within, both)
+    weight = left[..., 1, 1]
+    return np.asarray(left[..., 0, 0] - left[..., 0, 1] ** 2 / np.where(weight > 0, weight, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """Simulated truths on all cells.
+
+    Attributes
+    ----------
+    structures : Structures
+    overlapped : bool array [truth]
+    mean_ms : array [truth, cell]
+        Steps without noise.
+    known : sums of the measured cells, whose steps have noise
+    """
+
+    structures: Structures
+    overlapped: NDArray[np.bool_]
+    mean_ms: Array
+    known: list[list[_Sums]]
+
+    def told(self, cells: Index, rng: np.random.Generator) -> tuple[float, float]:
+        """P(the evidence is on the true structure's side), and expected log Bayes factor, once the cells are measured."""
+        shock = rng.standard_normal((len(cells), len(self.mean_ms)))  # of the first cells alike in longer sets
+        noise = self.structures.noise[cells] * shock.T
+        more = self.structures.sums(cells, self.mean_ms[:, cells] * (1.0 + noise))
+        evidence = _evidence([[a + b for a, b in zip(*pair, strict=True)] for pair in zip(self.known, more, strict=True)])
+        for_overlap = logsumexp(evidence[1:], axis=0) - np.log(len(OVERLAPS)) - evidence[0]
+        factor = np.where(self.overlapped, for_overlap, -for_overlap)
+        right = np.where(np.abs(factor) < 1e-9, 0.5, factor > 0)
+        return float(right.mean()), float(factor.mean())
 
 
 def hidden(gpu_ms: Array | float, shown: Array, q: Array | float) -> Array:

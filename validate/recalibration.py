@@ -11,6 +11,8 @@ Three goals, each with a loss that is known before anything is measured:
 - `overlap`: the chance to tell added from overlapped floors. Cells are chosen by the distance between an overlapped
   step and the nearest added one, in sds; what is promised comes from simulated data and exact evidences on a grid.
 
+What is asked is bound (`MOST_CELLS`, `MOST_CANDIDATES`), and so are the exchanges (`EXCHANGES`): a plan takes seconds.
+
 The noise is relative to the step and independent between cells. It holds what the roof leaves over, which a second
 measurement of the same cell repeats: therefore distinct cells, unless repeats are asked for.
 """
@@ -48,6 +50,7 @@ from validate.prospects import (
     Prospect,
     Structures,
     belief,
+    floor_given,
     floor_sds,
     prospect,
 )
@@ -76,10 +79,17 @@ LEAST_GAIN, WORTH = 0.01, 0.1
 """Gains, nats, below which a cell tells nothing, and from which on several cells are worth their while."""
 MOST = 6
 """So many cells are tried together where one alone does not show."""
-ROUNDS = 20
+MOST_CELLS = {FLOOR: 60, SHAPE: 30, OVERLAP: 15}
+"""Cells of a plan; after so many one measures, and plans again."""
+MOST_CANDIDATES, LARGEST_GRID = 400, 20_000
+"""Cells that are tried, thinned evenly from at most so many of the axes."""
+ROUNDS, EXCHANGES = 20, 240
+"""Rounds of exchanges, and places that are tried in all of them, each with every candidate."""
+SOLVED = 5e7
+"""Candidates x cells³ x draws of the noise while cells are chosen for the shape."""
 RANDOM_SETS = 100
-TRUTHS, RANDOM_SIMULATED = 16, 8
-"""Truths per overlap by which cells are chosen; random sets of which each is simulated."""
+TRUTHS, RANDOM_SIMULATED, RANDOM_SIMULATIONS = 16, 8, 100
+"""Truths per overlap by which cells are chosen; random sets of which each is simulated so often."""
 
 
 # ---- what comes out ---------------------------------------------------------------------------------------------
@@ -130,8 +140,8 @@ class Plan:
     goal : "floor", "shape" or "overlap"
     cells : tuple of PlannedCell
         In the order in which they should be measured.
-    before : float
-        What `PlannedCell.expected` is before any of them.
+    before, before_with_constants : float
+        What `PlannedCell.expected` and `with_constants` are before any of them.
     random : tuple of float
         The same for as many random cells as the plan has so far, mean over random sets.
     width, needed : float or None, int or None
@@ -147,6 +157,7 @@ class Plan:
     goal: str
     cells: tuple[PlannedCell, ...]
     before: float
+    before_with_constants: float
     random: tuple[float, ...]
     width: float | None
     needed: int | None
@@ -167,7 +178,8 @@ class Plan:
         head += ["with constants'"] if self.goal == FLOOR else []
         head += ["log Bayes factor"] if self.goal == OVERLAP else []
         head += ["random cells"]
-        rows = [head, ["0", "", "", "", "", told(self.goal, self.before)]]
+        first = ["0", "", "", "", "", told(self.goal, self.before), *([""] if several else [])]
+        rows = [head, [*first, *([told(self.goal, self.before_with_constants)] if self.goal == FLOOR else [])]]
         for n, (cell, random) in enumerate(zip(self.cells, self.random, strict=True), 1):
             mark = "" if cell.inside else " *"
             row = [f"{n}{mark}", cell.gpu, f"{cell.batch:g}", f"{cell.context:g}", f"{cell.step_ms:.1f} ms"]
@@ -178,7 +190,7 @@ class Plan:
             rows.append([*row, told(self.goal, random)])
         widths = [max(len(row[k]) for row in rows if k < len(row)) for k in range(len(head))]
         table = ["  ".join(text.rjust(w) for text, w in zip(row, widths, strict=False)).rstrip() for row in rows]
-        title = f"{self.model} on {', '.join(self.gpus)}: {len(self.cells)} cells {GOALS[self.goal]}"
+        title = f"{self.model} on {', '.join(self.gpus)}: {_cells(len(self.cells))} {GOALS[self.goal]}"
         return "\n".join([title, *table, *self.sentences])
 
     def to_frame(self) -> "pd.DataFrame":
@@ -205,6 +217,10 @@ class Plan:
 _HEADS = {FLOOR: "floor, 90 %", SHAPE: "slope, 90 %", OVERLAP: "P(structure told)"}
 
 
+def _cells(count: int) -> str:
+    return f"{count} cell{'' if count == 1 else 's'}"
+
+
 def told(goal: str, value: float) -> str:
     """A half-width or a probability as text."""
     if goal == OVERLAP:
@@ -227,19 +243,23 @@ class Aim:
         To be made small.
     expected : callable, the same
         What is promised.
+    beside : callable (chosen cells, options) -> array [option], optional
+        The loss of the chosen cells with each option, where that is faster.
     """
 
     loss: Callable[[Index], Array]
     expected: Callable[[Index], Array]
+    beside: Callable[[Sequence[int], Index], Array] | None = None
 
 
-def aim(p: Prospect, goal: str, rng: np.random.Generator) -> Aim:
-    """The loss and the promise of a goal."""
+def aim(p: Prospect, goal: str, rng: np.random.Generator, size: int = 3) -> Aim:
+    """The loss and the promise of a goal, for sets of up to `size` cells."""
     if goal == FLOOR:
-        return Aim(lambda sets: floor_sds(p, sets)[0].sum(-1), lambda sets: HALF * floor_sds(p, sets)[0].max(-1))
+        return Aim(lambda sets: floor_given(p, sets).sum(-1), lambda sets: HALF * floor_given(p, sets).max(-1))
     if goal == SHAPE:
         known = belief(p, WHOLE)
-        return Aim(known.sds, lambda sets: HALF * known.sds(sets))
+        few = known.coarse(max(4, int(SOLVED / (p.candidates * size**3))))
+        return Aim(few.sds, lambda sets: HALF * known.sds(sets))
     structures = Structures.of(p)
     median, sd = DEFAULT_PRIORS.floor_overall
     at = (np.arange(TRUTHS) + 0.5) / TRUTHS
@@ -247,36 +267,48 @@ def aim(p: Prospect, goal: str, rng: np.random.Generator) -> Aim:
         [np.concatenate([median * np.exp(sd * ndtri(rng.permutation(at))) for _ in OVERLAPS]) for _ in p.gpus], -1
     )
     q = np.repeat(OVERLAPS, TRUTHS)
+    simulated = structures.simulated(rng, RANDOM_SIMULATIONS)
 
     def loss(sets: Index) -> Array:
         return np.asarray(ndtr(-0.5 * structures.distances(sets, q, shown)).mean(-1))
 
+    def beside(chosen: Sequence[int], options: Index) -> Array:
+        return np.asarray(ndtr(-0.5 * structures.beside(chosen, options, q, shown)).mean(-1))
+
     def expected(sets: Index) -> Array:
         seed = int(rng.integers(2**32))  # the same data for all sets of a call
-        return np.array([structures.told(one, np.random.default_rng(seed))[0] for one in sets])
+        return np.array([simulated.told(one, np.random.default_rng(seed))[0] for one in sets])
 
-    return Aim(loss, expected)
+    return Aim(loss, expected, beside)
 
 
-def choose(loss: Callable[[Index], Array], candidates: int, budget: int, *, repeats: bool = False) -> list[int]:
-    """Cells of small loss: added one by one, then exchanged until no exchange of one cell helps.
+type Beside = Callable[[Sequence[int], Index], Array]
+
+
+def choose(
+    loss: Callable[[Index], Array], candidates: int, budget: int, *, repeats: bool = False, beside: Beside | None = None
+) -> list[int]:
+    """Cells of small loss: added one by one, then exchanged until no exchange of one cell helps (`EXCHANGES` at most).
+
+    Parameters
+    ----------
+    loss, beside
+        As in `Aim`.
 
     Returns
     -------
     list of int
         In an order in which each cell is the best of those left.
     """
-    chosen: list[int] = []
-    for _ in range(budget):
-        options = _options(chosen, candidates, repeats)
-        chosen.append(int(options[loss(_with(chosen, options)).argmin()]))
-    best = float(loss(np.array([chosen]))[0])
-    for _ in range(ROUNDS):
+    beside = beside or (lambda chosen, options: loss(_with(chosen, options)))
+    chosen = _grown(beside, candidates, budget, repeats=repeats)
+    best = float(beside(chosen[:-1], np.array(chosen[-1:]))[0])
+    for _ in range(min(ROUNDS, EXCHANGES // budget)):
         before = best
         for k in range(budget):
             others = chosen[:k] + chosen[k + 1 :]
             options = _options(others, candidates, repeats)
-            losses = loss(_with(others, options))
+            losses = beside(others, options)
             if losses.min() < best - 1e-9 * abs(best):
                 chosen[k], best = int(options[losses.argmin()]), float(losses.min())
         if best == before:
@@ -286,8 +318,17 @@ def choose(loss: Callable[[Index], Array], candidates: int, budget: int, *, repe
         left = list(chosen)
         for cell in ordered:
             left.remove(cell)
-        ordered.append(left[int(loss(_with(ordered, np.array(left))).argmin())])
+        ordered.append(left[int(beside(ordered, np.array(left)).argmin())])
     return ordered
+
+
+def _grown(beside: Beside, candidates: int, budget: int, *, repeats: bool = False) -> list[int]:
+    """Cells added one by one."""
+    chosen: list[int] = []
+    for _ in range(budget):
+        options = _options(chosen, candidates, repeats)
+        chosen.append(int(options[beside(chosen, options).argmin()]))
+    return chosen
 
 
 def _options(chosen: Sequence[int], candidates: int, repeats: bool) -> Index:
@@ -330,14 +371,14 @@ def plan(
     shapes : ModelShapes
     specs : sequence of GpuSpec
     budget : int, optional
-        How many cells; without it those that `width` needs.
+        How many cells, up to `MOST_CELLS`; without it those that `width` needs.
     calibration, noise
         As in `prospect`.
     goal : "floor", "shape" or "overlap"
     width : float, optional
         Wanted half of the 90 % interval: of every floor, ms, or of the relative error (shape).
     batches, contexts : sequences of int
-        Axes of the candidates.
+        Axes of the candidates; of more than `MOST_CANDIDATES` cells every few are tried.
     measured : sequence of Cell
         What is in hand, with steps; cells on other GPUs are left out.
     repeats : bool
@@ -355,6 +396,9 @@ def plan(
         joins floors in a way that the goal does not know.
     """
     _check(calibration, goal, budget, width, noise, specs)
+    if len(batches) * len(contexts) * len(specs) > LARGEST_GRID:
+        asked = len(batches) * len(contexts) * len(specs)
+        raise InputError(f"batches x contexts x GPUs: expected at most {LARGEST_GRID} cells to choose from, got {asked}")
     rng = np.random.default_rng(seed)
     names = tuple(spec.name for spec in specs)
     own = [cell for cell in measured if cell.gpu in names]
@@ -365,20 +409,21 @@ def plan(
     if not found or (budget is not None and budget > len(found) and not repeats):
         kind = "one that fits and is not measured yet" if own else "one that fits"
         raise InputError(
-            f"a budget of {budget or 1} cells is more than the {len(found)} candidates: a cell counts once, and is "
+            f"a budget of {_cells(budget or 1)} is more than the {len(found)} candidates: a cell counts once, and is "
             f"{kind}; give more --batches or --contexts"
         )
+    every, found = len(found), _thinned(found)
     p = prospect(shapes, specs, found, own, calibration, rng, noise=noise)
-    wanted = aim(p, goal, rng)
+    most = min(MOST_CELLS[goal], p.candidates)
+    wanted = aim(p, goal, rng, most if width is not None else budget or 1)
     before = float(_nothing(p, goal))
-    needed, least = _needed(wanted, p.candidates, before, width)
+    needed, least = _needed(wanted, p.candidates, most, before, width)
     if budget is None:
         budget = min(3, p.candidates) if needed is None else needed
-    chosen = choose(wanted.loss, p.candidates, budget, repeats=repeats) if budget else []
+    chosen = choose(wanted.loss, p.candidates, budget, repeats=repeats, beside=wanted.beside) if budget else []
     cells = _planned(p, goal, wanted, chosen, seed)
-    sets = RANDOM_SETS if goal != OVERLAP else RANDOM_SIMULATED
     random = tuple(
-        float(wanted.expected(random_sets(rng, p.candidates, min(n, p.candidates), sets)).mean())
+        float(wanted.expected(random_sets(rng, p.candidates, min(n, p.candidates), _random(goal, n))).mean())
         for n in range(1, budget + 1)
     )
     errors = {
@@ -386,11 +431,12 @@ def plan(
         for name in (p.columns if goal == SHAPE else ())
     }
     sentences = (
-        *_answer(goal, width, needed, least, p.candidates),
+        *_answer(goal, width, needed, least, most, p.candidates),
         _assumed(p, goal, calibration, noise),
         *_limits(p, goal, cells, errors),
         *_outside(cells, shapes, specs, calibration),
         *_left_out(unfit, long),
+        *([f"Of {every} cells that could be measured {len(found)} were tried, evenly spread."] * (every > len(found))),
         REPEATS if repeats else DISTINCT,
     )
     data = {
@@ -400,6 +446,7 @@ def plan(
         "unit": {FLOOR: "ms", SHAPE: "1", OVERLAP: "probability"}[goal],
         "estimand": _ESTIMANDS[goal],
         "before": before,
+        "before_with_constants": (with_constants := _all(p, goal, before)),
         "cells": [
             _row(shapes.name, n, cell, value) for n, (cell, value) in enumerate(zip(cells, random, strict=True), 1)
         ],
@@ -407,6 +454,7 @@ def plan(
         "needed": needed,
         "errors": errors,
         "candidates": p.candidates,
+        "possible": every,
         "measured": len(own),
         "unfit": [[cell.gpu, cell.batch, cell.context] for cell in unfit],
         "beyond_positions": [[cell.gpu, cell.batch, cell.context] for cell in long],
@@ -416,7 +464,7 @@ def plan(
         "seed": seed,
         "sentences": list(sentences),
     }
-    return Plan(shapes.name, names, goal, cells, before, random, width, needed, sentences, data)
+    return Plan(shapes.name, names, goal, cells, before, with_constants, random, width, needed, sentences, data)
 
 
 _ESTIMANDS = {
@@ -439,9 +487,14 @@ def _check(
     if not specs or len({spec.name for spec in specs}) < len(specs):
         raise InputError("a plan needs one GPU or more, each named once")
     if budget is None and width is None:
-        raise InputError("a plan needs a budget of cells or a width")
+        raise InputError("a plan needs a number of cells (--budget N) or a wanted interval (--width X)")
     if budget is not None and budget < 1:
         raise InputError(f"the budget must be 1 cell or more, got {budget}")
+    if budget is not None and budget > MOST_CELLS[goal]:
+        raise InputError(
+            f"a budget of {budget} cells: a plan for goal {goal} has {MOST_CELLS[goal]} at most; measure those, and plan "
+            "again with --measurements"
+        )
     if width is not None and (goal == OVERLAP or not 0 < width < np.inf):
         raise InputError("a width is a positive number, for the goals floor (ms) and shape (relative error)")
     if noise is not None and not 0 < noise < 1:
@@ -476,11 +529,35 @@ def candidates(
     return good, unfit, long
 
 
+def _thinned(cells: list[Cell]) -> list[Cell]:
+    """Up to `MOST_CANDIDATES` cells: every second value of the longer axis, first and last kept, until they are few."""
+    while len(cells) > MOST_CANDIDATES:
+        axes = {axis: sorted({getattr(cell, axis) for cell in cells}) for axis in ("batch", "context")}
+        longer = max(axes, key=lambda axis: len(axes[axis]))
+        if len(axes[longer]) <= 2:
+            break
+        kept = {*axes[longer][::2], axes[longer][-1]}
+        cells = [cell for cell in cells if getattr(cell, longer) in kept]
+    return cells
+
+
+def _random(goal: str, size: int) -> int:
+    """Random sets of so many cells: fewer of large ones, which differ less."""
+    if goal == OVERLAP:
+        return min(RANDOM_SIMULATED, max(2, 40 // size))
+    return RANDOM_SETS if goal == FLOOR else min(RANDOM_SETS, max(10, 300 // size))
+
+
+def _all(p: Prospect, goal: str, before: float) -> float:
+    """`_nothing` with the uncertainty of the constants."""
+    return HALF * float(floor_sds(p, np.zeros((1, 0), dtype=np.int64))[1].max()) if goal == FLOOR else before
+
+
 def _nothing(p: Prospect, goal: str) -> float:
     """What is promised without a further cell."""
     none = np.zeros((1, 0), dtype=np.int64)
     if goal == FLOOR:
-        return HALF * float(floor_sds(p, none)[0].max())
+        return HALF * float(floor_given(p, none).max())
     if goal == SHAPE:
         return HALF * float(belief(p, WHOLE).sds(none)[0])
     if not len(p.measured):
@@ -488,31 +565,32 @@ def _nothing(p: Prospect, goal: str) -> float:
     return Structures.of(p).told(none[0], np.random.default_rng(0))[0]
 
 
-def _needed(wanted: Aim, candidates: int, before: float, width: float | None) -> tuple[int | None, float | None]:
-    """Cells that a width takes when added one by one, and the least width that any number of them reaches."""
+def _needed(
+    wanted: Aim, candidates: int, most: int, before: float, width: float | None
+) -> tuple[int | None, float | None]:
+    """Cells that a width takes when added one by one, and the least width that up to `most` of them reach."""
     if width is None:
         return None, None
     if before <= width:
         return 0, before
-    chosen: list[int] = []
+    chosen = _grown(wanted.beside or (lambda chosen, options: wanted.loss(_with(chosen, options))), candidates, most)
     least = before
-    while len(chosen) < candidates:
-        options = _options(chosen, candidates, repeats=False)
-        chosen.append(int(options[wanted.loss(_with(chosen, options)).argmin()]))
-        least = min(least, float(wanted.expected(np.array([chosen]))[0]))
+    for n in range(1, most + 1):
+        least = min(least, float(wanted.expected(np.array([chosen[:n]]))[0]))
         if least <= width:
-            return len(chosen), least
+            return n, least
     return None, least
 
 
 def _planned(p: Prospect, goal: str, wanted: Aim, chosen: Sequence[int], seed: int) -> tuple[PlannedCell, ...]:
     """The chosen cells with what is expected after each."""
-    cells, steps, structures = [], p.step_ms.mean(0), Structures.of(p) if goal == OVERLAP else None
+    cells, steps = [], p.step_ms.mean(0)
+    simulated = Structures.of(p).simulated(np.random.default_rng(seed)) if goal == OVERLAP else None
     for n, i in enumerate(chosen, 1):
         some = np.array(chosen[:n], dtype=np.int64)
         factor: float | None = None
-        if structures is not None:
-            expected, factor = structures.told(some, np.random.default_rng(seed))
+        if simulated is not None:
+            expected, factor = simulated.told(some, np.random.default_rng([seed, 1]))
             own = whole = expected
         elif goal == FLOOR:
             given, total = (HALF * sds[0] for sds in floor_sds(p, some[None]))
@@ -587,15 +665,18 @@ def _assumed(p: Prospect, goal: str, calibration: Calibration, noise: float | No
     return f"Assumed: T_gpu of {_source(calibration)}; {level}, independent between cells; {prior}."
 
 
-def _answer(goal: str, width: float | None, needed: int | None, least: float | None, candidates: int) -> list[str]:
+def _answer(
+    goal: str, width: float | None, needed: int | None, least: float | None, most: int, candidates: int
+) -> list[str]:
     if width is None or least is None:
         return []
     asked = told(goal, width)
     if needed is None:
-        return [f"No number of the {candidates} candidates gives {asked}: the narrowest is {told(goal, least)}."]
+        tried = f"the {candidates} candidates" if most == candidates else f"up to {most} cells"
+        return [f"No number of {tried} gives {asked}: the narrowest is {told(goal, least)}."]
     if needed == 0:
         return [f"{asked} is reached without a further cell: it is {told(goal, least)}."]
-    return [f"{asked} takes {needed} cell{'s' if needed > 1 else ''}: {told(goal, least)} is then expected."]
+    return [f"{asked} takes {_cells(needed)}: {told(goal, least)} is then expected."]
 
 
 def _limits(p: Prospect, goal: str, cells: Sequence[PlannedCell], errors: Mapping[str, float]) -> list[str]:
@@ -763,7 +844,7 @@ def deciding(
 def _widths(p: Prospect, question: str) -> Callable[[Index], Array]:
     """Half the 90 % interval of what is open after sets of cells, [set, cell] -> [set, gpu]; errors: alike on all."""
     if _goal(question) == FLOOR:
-        return lambda sets: HALF * floor_sds(p, sets)[0]
+        return lambda sets: HALF * floor_given(p, sets)
     size = belief(p, WEIGHTS if "weights" in question else WHOLE)
     return lambda sets: HALF * np.repeat(size.sds(sets)[:, None], len(p.gpus), 1)
 

@@ -1,5 +1,6 @@
 """From a fitted study to the plain draws (posterior.npz) that `predict`, `plan` and `check` read."""
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.floors import FloorStructure
+from models.inputs import called
 from models.posterior import Domain, Posterior, floor_scales, of_anchor
 from validate import resources
 from validate.draws import IMPUTED
@@ -100,13 +102,10 @@ def load(study: str | Path) -> Posterior:
     InputError
         There is none.
     """
-    path = Path(study)
-    if isinstance(study, str) and re.fullmatch(r"\w[\w-]*", study):  # as `Study.load`: a name before a folder here
-        with suppress(FileNotFoundError):
-            path = resources.path(study)
-    if not path.exists():
+    path = _place(study)
+    if not os.path.exists(path):  # unlike Path.exists never an error
         raise InputError(
-            f"{study}: no study with saved draws; expected transfer-study, a posterior.npz or a report's folder"
+            f"{called(path)}: no study with saved draws; expected transfer-study, a posterior.npz or a report's folder"
         )
     file = path / FILE if path.is_dir() else path
     try:
@@ -115,14 +114,19 @@ def load(study: str | Path) -> Posterior:
         raise InputError(str(error)) from error
 
 
+def _place(study: str | Path) -> Path:
+    """Folder or file of a study: as `Study.load` a name before a folder here."""
+    if isinstance(study, str) and re.fullmatch(r"\w[\w-]*", study):
+        with suppress(FileNotFoundError):
+            return resources.path(study)
+    return Path(study)
+
+
 def margins(study: str | Path) -> "Margins | None":
     """Margins of a study that is named, None where `study` names saved draws alone."""
     from validate.study import Study
 
-    path = Path(study)
-    if path.suffix == ".npz" or (path.is_dir() and not (path / "study.toml").is_file()):
-        return None
-    return Study.load(study).margins
+    return Study.load(study).margins if (_place(study) / "study.toml").is_file() else None
 
 
 def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quiet: bool = True) -> Posterior:

@@ -1,7 +1,8 @@
 """The schema of measurement files: columns, what they may hold, and the names in them (DESIGN section 7)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import pandas as pd
 import pandera.pandas as pa
 from numpy.typing import NDArray
 
+from models.inputs import shown
+from validate import csvfile
 from validate.csvfile import Table
-from validate.errors import InputError
+from validate.errors import InputError, listed
 from validate.names import Names
 
 REQUIRED = ("model", "gpu", "batch", "context", "step_ms")
@@ -24,12 +27,16 @@ SIXTEEN_BIT = ("bf16", "bfloat16", "torch.bfloat16", "fp16", "float16", "torch.f
 
 SHORTEST_MS, LONGEST_MS = 0.05, 20_000.0
 """No decode step of a language model on one GPU lies outside; what does has another unit."""
+LARGEST_BATCH, LONGEST_CONTEXT, MOST = 1e6, 1e8, 1e9
+"""Sequences of a step, tokens of one, and whatever else is counted."""
 
 
 def number_column(
     expected: str, low: float, high: float = np.inf, whole: bool = False, required: bool = False
 ) -> pa.Column:
     """Column of finite numbers in [low, high]; `expected` is what an error says, `metadata` holds the limits."""
+    if np.isfinite(high) and f"{high:g}" not in expected:
+        expected += f", at most {high:g}"
     checks = [pa.Check(lambda s: np.isfinite(s) & (s >= low) & (s <= high))]
     if whole:
         checks.append(pa.Check(lambda s: s == np.floor(s)))
@@ -39,22 +46,24 @@ def number_column(
 
 SCHEMA = pa.DataFrameSchema(
     {
-        "batch": number_column("a whole number of sequences, at least 1", 1, whole=True, required=True),
-        "context": number_column("tokens in the cache before the step, a number of at least 0", 0, required=True),
+        "batch": number_column("a whole number of sequences, at least 1", 1, LARGEST_BATCH, whole=True, required=True),
+        "context": number_column(
+            "tokens in the cache before the step, a number of at least 0", 0, LONGEST_CONTEXT, required=True
+        ),
         "step_ms": number_column(
             f"milliseconds from {SHORTEST_MS:g} to {LONGEST_MS:g} (seconds? microseconds?)",
             SHORTEST_MS,
             LONGEST_MS,
             required=True,
         ),
-        "repeat": number_column("a whole number, at least 0", 0, whole=True),
-        "step_sd_ms": number_column("milliseconds, at least 0", 0),
-        "n_steps": number_column("a whole number of steps, at least 1", 1, whole=True),
-        "gpu_ms": number_column("milliseconds, at least 0", 0),
-        "host_ms": number_column("milliseconds, at least 0", 0),
-        "launches": number_column("a number of kernel launches, at least 0", 0),
-        "tensor_parallel": number_column("a whole number of GPUs, at least 1", 1, whole=True),
-        "imputation": number_column("a whole number, at least 0", 0, whole=True),
+        "repeat": number_column("a whole number, at least 0", 0, MOST, whole=True),
+        "step_sd_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
+        "n_steps": number_column("a whole number of steps, at least 1", 1, 1e15, whole=True),
+        "gpu_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
+        "host_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
+        "launches": number_column("a number of kernel launches, at least 0", 0, MOST),
+        "tensor_parallel": number_column("a whole number of GPUs, at least 1", 1, LARGEST_BATCH, whole=True),
+        "imputation": number_column("a whole number, at least 0", 0, MOST, whole=True),
     }
 )
 """The numeric columns; `description` says what is expected. Names and words have lists of their own."""
@@ -89,6 +98,19 @@ MEANINGS = {
     "source": "where the number was taken from",
 }
 """What each column holds; `UNITS` has the units of those that have one."""
+OTHERS = {
+    **dict.fromkeys(("step_s", "latency_s", "tpot_s", "itl_s"), "step_ms is 1000 times {}, if that is one decode step"),
+    **dict.fromkeys(("step_us", "tpot_us", "itl_us"), "step_ms is {} / 1000, if that is one decode step"),
+    **dict.fromkeys(
+        ("tokens_per_s", "tokens_per_second", "throughput", "tok_s", "tps"),
+        "step_ms is 1000 * batch / {}, if that counts the tokens of the whole batch while it decodes",
+    ),
+    **dict.fromkeys(
+        ("step", "latency", "latency_ms", "tpot", "tpot_ms", "itl", "itl_ms", "time", "time_ms"),
+        "name {} step_ms if it is the time of one decode step in milliseconds",
+    ),
+}
+"""What a column that is not of the schema may have to do with step_ms."""
 UNITS = {c: "ms" for c in KNOWN if c.endswith("_ms")} | {"batch": "sequences", "context": "tokens"}
 
 
@@ -133,6 +155,37 @@ class Selected:
     provenance: dict[str, Any]
 
 
+def table_of(given: "str | Path | pd.DataFrame | Table") -> Table:
+    """A file, frame or table in the schema; the columns of the schema may be spelled in upper case.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or two columns have one name of the schema.
+    """
+    if isinstance(given, Table):
+        table = given
+    else:
+        table = Table.of_frame(given) if isinstance(given, pd.DataFrame) else csvfile.read(given)
+    spelled: dict[str, str] = {}
+    for column in map(str, table.frame.columns):
+        name = column.strip().casefold()
+        name = name if name in KNOWN else column
+        if name in spelled:
+            both = f"{shown(spelled[name])} and {shown(column)}"
+            raise InputError(f"{table.name}, row {table.header_row}: {both} are both the column {shown(name)}")
+        spelled[name] = column
+    if all(name == column for name, column in spelled.items()):
+        return table
+    return replace(table, frame=table.frame.set_axis(list(spelled), axis=1), header=tuple(spelled))
+
+
+def _hint(table: Table) -> str:
+    """How step_ms may follow from what the table has instead, empty where nothing is known."""
+    found = ((column, OTHERS.get(str(column).strip().casefold())) for column in table.frame.columns)
+    return next((how.format(shown(column).strip("'")) for column, how in found if how), "")
+
+
 def numbers(table: Table, rows: pd.Index, columns: Mapping[str, pa.Column]) -> pd.DataFrame:
     """The columns of the table that `columns` describes, as checked floats, NaN where empty.
 
@@ -172,21 +225,21 @@ def choose(table: Table, rows: pd.Index, column: str, wanted: str | None, option
     folded = values.str.casefold()
     first = folded.drop_duplicates()
     spelled = dict(zip(first, values[first.index], strict=True))
-    listed = ", ".join(sorted(spelled.values()))
+    there = listed(sorted(spelled.values()))
     if wanted is None and len(spelled) > 1:
         row = first.index[1]
         raise InputError(
-            f"{table.name}, row {row}, column {column}: the file mixes {listed}; choose one with --{option}"
+            f"{table.name}, row {row}, column {column}: the file mixes {there}; choose one with --{option}"
         )
     fold = next(iter(spelled)) if wanted is None else wanted.casefold()
     if fold not in spelled:
-        raise InputError(f"{table.name}: {option} {wanted!r} is not in the file; expected one of {listed}")
+        raise InputError(f"{table.name}: {option} {shown(wanted)} is not in the file; expected one of {there}")
     return (folded == fold).to_numpy(), spelled[fold]
 
 
 def select(table: Table, names: Names, stack: str | None, mode: str | None) -> Selected:
     """Read a table in the schema of DESIGN section 7."""
-    table.require(REQUIRED)
+    table.require(REQUIRED, _hint(table) if "step_ms" not in table.frame.columns else "")
     text = table.frame
     given = text["excluded"] != "" if "excluded" in text else pd.Series(False, index=text.index)
     by_author = _readable(table, given, "excluded in the file")

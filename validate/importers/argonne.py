@@ -26,11 +26,11 @@ from models import capacity
 from models.prefill import prefill_ms
 from validate import csvfile
 from validate.errors import InputError
-from validate.importers.source import Given, Sieve, known_model
+from validate.importers.source import LONGEST_S, MOST_TOKENS, Given, Sieve, known_model
 from validate.importers.steps import DEFAULT, DEFAULT_LOG_SD, DEFAULT_MFU, Mfu, half_width, mean_context, prefill
 from validate.names import Names
 from validate.plausibility import per_pair
-from validate.schema import Selected, choose, number_column, numbers
+from validate.schema import LARGEST_BATCH, Selected, choose, number_column, numbers
 
 GPUS = {"nvidia a100 gpu": "A100-40GB", "nvidia h100 gpu": "H100", "nvidia gh200 gpu": "GH200"}
 """Hardware by its name in the file, folded; the A100 has 40 GB: steps jump where those overflow."""
@@ -41,11 +41,13 @@ LEAST_LOG_SD = 0.15
 THROUGHPUT_TOLERANCE = 0.02
 
 COLUMNS = {
-    "Num of Hardware": number_column("a whole number of GPUs, at least 1", 1, whole=True, required=True),
-    "Input Output Length": number_column("a whole number of tokens, at least 1", 1, whole=True, required=True),
-    "Batch Size": number_column("a whole number of sequences, at least 1", 1, whole=True, required=True),
-    "Latency": number_column("seconds above 0", 1e-6, required=True),
-    "Throughput": number_column("tokens per second, at least 0", 0, required=True),
+    "Num of Hardware": number_column("a whole number of GPUs, at least 1", 1, LARGEST_BATCH, whole=True, required=True),
+    "Input Output Length": number_column(
+        "a whole number of tokens, at least 1", 1, MOST_TOKENS, whole=True, required=True
+    ),
+    "Batch Size": number_column("a whole number of sequences, at least 1", 1, LARGEST_BATCH, whole=True, required=True),
+    "Latency": number_column("seconds above 0", 1e-6, LONGEST_S, required=True),
+    "Throughput": number_column("tokens per second, at least 0", 0, 1e12, required=True),
 }
 TTFT_COLUMNS = {
     "Num of Hardware": COLUMNS["Num of Hardware"],

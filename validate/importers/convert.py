@@ -1,16 +1,20 @@
 """Other tools' results as a file in our schema: what `rooffloor import` does."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from validate import csvfile
+from validate.errors import InputError
+from validate.importers import FORMATS
 from validate.importers.source import Given
 from validate.measurements import Measurements, load
 from validate.names import Names
 from validate.schema import KNOWN, SCHEMA
+from validate.specs import read_shapes, renamed
+from validate.study import configured
 
 ASSUMED = "assumed: "
 
@@ -72,6 +76,33 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
         {str(k): int(v) if k in whole and isinstance(v, float) and v.is_integer() else v for k, v in row.items()}
         for row in records
     ]
+
+
+def known(
+    format: str, given: Given, config: str | Path | None = None, configs: Path | None = None
+) -> tuple[Given, Names]:
+    """What the caller says of a file, and the models beyond the catalog.
+
+    Parameters
+    ----------
+    format : one of `importers.FORMATS`
+    given : what the file does not say; its `model` names that of `config`
+    config : config.json of the model in the file
+    configs : folder of them, for a file that names its models
+
+    Raises
+    ------
+    InputError
+        A config cannot be read, or the format has no place for one model.
+    """
+    models = {} if configs is None else configured(configs)
+    if config is None:
+        return given, Names(models)
+    if "model" not in FORMATS[format].takes:
+        raise InputError(f"--config: not with format {format}, which names its models; give --configs DIR")
+    shapes = read_shapes(config)
+    shapes = shapes if given.model is None else renamed(shapes, given.model)
+    return replace(given, model=shapes.name), Names({**models, shapes.name: shapes})
 
 
 def run(path: Path, format: str, given: Given, names: Names | None = None) -> Imported:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
-from validate.csvfile import Table
+from models.inputs import called, shown
+from validate.csvfile import MOST_COLUMNS, Table
 from validate.errors import InputError
 from validate.files import readable_file
 from validate.names import Names
-from validate.schema import Selected, choose, only_modelled
+from validate.schema import LONGEST_CONTEXT, Selected, choose, only_modelled
 
 MOST_BYTES = 64 * 2**20
 """JSON files above are refused: no result file of these tools is as large without raw samples."""
-MOST_TOKENS = 1e8
+MOST_TOKENS = LONGEST_CONTEXT
 LONGEST_S = 1e7
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -151,48 +154,55 @@ def read_json(path: Path, expected: str) -> Documents:
     InputError
         The file cannot be read, is too large, is not UTF-8, not JSON, or holds anything else.
     """
-    file = readable_file(path)
-    if (size := file.stat().st_size) > MOST_BYTES:
-        raise InputError(
-            f"{file.name} has {size / 2**20:.0f} MB, expected at most {MOST_BYTES / 2**20:.0f} MB: {expected}"
-        )
-    content = file.read_bytes()
+    file = readable_file(path, MOST_BYTES)
+    content, name = file.read_bytes(), called(file.name)
     try:
         objects, unit = _objects(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise InputError(f"{file.name}: byte 0x{content[error.start]:02x} is not UTF-8: expected {expected}") from error
+        raise InputError(f"{name}: byte 0x{content[error.start]:02x} is not UTF-8: expected {expected}") from error
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise InputError(f"{file.name} is not JSON ({reason[:120]}): expected {expected}") from error
+        raise InputError(f"{name} is not JSON ({reason[:120]}): expected {expected}") from error
     single = len(objects) == 1
     documents = []
     for place, item in objects.items():
-        where = file.name if single else f"{file.name}, {unit} {place}"
+        where = name if single else f"{name}, {unit} {place}"
         if not isinstance(item, dict):
             raise InputError(f"{where} is not a JSON object: expected {expected}")
         documents.append(Document(where, item, expected))
     if not documents:
-        raise InputError(f"{file.name} holds no results: expected {expected}")
-    return Documents(file.name, hashlib.sha256(content).hexdigest(), tuple(documents))
+        raise InputError(f"{name} holds no results: expected {expected}")
+    return Documents(name, hashlib.sha256(content).hexdigest(), tuple(documents))
 
 
 def _objects(text: str) -> tuple[dict[int, Any], str]:
     """Values of a JSON text by their number, and what is numbered."""
     try:
-        value = json.loads(text)
+        value = _loads(text)
     except json.JSONDecodeError:
         lines = {number: line for number, line in enumerate(text.splitlines(), 1) if line.strip()}
         if len(lines) < 2 or not all(line.lstrip().startswith("{") for line in lines.values()):
             raise
         try:
-            return {number: json.loads(line) for number, line in lines.items()}, "line"
+            return {number: _loads(line) for number, line in lines.items()}, "line"
         except json.JSONDecodeError as error:
             raise ValueError(f"{error}; nor is every line an object") from error
     return dict(enumerate(value, 1)) if isinstance(value, list) else {1: value}, "element"
 
 
+def _loads(text: str) -> Any:
+    """The value of a JSON text, a question mark for each half of a surrogate pair: no other file could hold it."""
+    value = json.loads(text)
+    if not _SURROGATE.search(text):
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+
+
 def as_table(source: Documents) -> Table:
     """Flat objects as a table: cells as text, as a CSV file has them; lists and objects as JSON."""
+    keys = {key for document in source.documents for key in document.content}
+    if len(keys) > MOST_COLUMNS:
+        raise InputError(f"{source.name}: found {len(keys)} different keys, expected at most {MOST_COLUMNS}")
     frame = pd.DataFrame(
         [{key: _text(value) for key, value in document.content.items()} for document in source.documents],
         index=np.arange(1, source.rows + 1),
@@ -308,17 +318,19 @@ def named(where: str, kind: str, load: Callable[[str], Any], given: str | None, 
     """
     if given is None and not said:
         raise InputError(f"{where} does not name the {kind}: give --{kind} NAME")
+    more = ", or its config.json with --config FILE or --configs DIR" if kind == "model" else ""
     in_file = _known(load, said) if said else None
     if given is None:
         if in_file is None:
-            raise InputError(f"{where}: the catalog has no {kind} {said!r}: give --{kind} NAME")
+            raise InputError(f"{where}: the catalog has no {kind} {shown(said)}: give --{kind} NAME{more}")
         return in_file
     try:
         name = str(load(given).name)
     except ValueError as error:
-        raise InputError(f"--{kind}: {error}") from error
+        hint = f"; give{more.removeprefix(', or')}" if more else ""
+        raise InputError(f"--{kind}: {error}{hint}") from error
     if in_file is not None and in_file != name:
-        raise InputError(f"{where}: --{kind} {given} contradicts the file, which says {said!r}")
+        raise InputError(f"{where}: --{kind} {given} contradicts the file, which says {shown(said)}")
     return name
 
 
