@@ -20,7 +20,9 @@ LIMITS = {
     "l2_mb": (1e-3, 1e6),
 }
 """Least and largest figure of a data sheet; what lies outside is no GPU but another unit."""
-LARGEST_TOML = inputs.MEGABYTE
+LARGEST_TOML = 64 * inputs.KILOBYTE
+_MOST_DOTS = 500
+"""In one line of a TOML file: keys of very many parts take minutes to read."""
 _TEXTS = ("note", "source", "die")
 
 
@@ -119,7 +121,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return ValueError(f"{inputs.called(path)}: expected a TOML file ({why})")
 
     try:
-        return tomllib.loads(inputs.read(path, LARGEST_TOML).decode("utf-8-sig"))
+        text = inputs.read(path, LARGEST_TOML).decode("utf-8-sig")
+        if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+            raise ValueError(f"a line has more than {_MOST_DOTS} dots")
+        return tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise refused("it is not UTF-8 text") from error
     except RecursionError as error:

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-MEGABYTE = 1024**2
+KILOBYTE, MEGABYTE = 1024, 1024**2
 
 
 def check(path: str | Path, largest: int) -> None:
@@ -45,7 +45,8 @@ def read(path: str | Path, largest: int) -> bytes:
 
 def too_large(largest: int) -> str:
     """Why a file of more than `largest` bytes is refused."""
-    return f"it is larger than {largest // MEGABYTE} MB"
+    size = f"{largest // MEGABYTE} MB" if largest >= MEGABYTE else f"{largest // KILOBYTE} KB"
+    return f"it is larger than {size}"
 
 
 def called(path: str | Path) -> str:

@@ -366,10 +366,34 @@ def test_a_small_simulation_counts_every_family(calibration: str):
     assert sum(checkrates._run(chunk)["said"]) == 2
 
 
+def test_the_columns_of_chances_add_up_and_speak_as_the_sentences_do(found: transfer.Check):
+    for row in [*found.per_sku, found.data["overall"]]:
+        assert sum(row["probabilities"][v] for v in checkpage.SHOWN[:4]) == pytest.approx(1.0, abs=1e-6)
+    lines = found.summary.splitlines()
+    head = next(k for k, line in enumerate(lines) if "P(transfers)" in line)
+    assert lines[head].split("  ")[-1] == "P(floor or weights)"
+    assert "below 0.01" in lines[head + 1]
+    assert " 0.00" not in "".join(lines[head : head + 5])
+    assert "The first four add up to 1." in found.summary
+
+
+def test_what_is_said_needs_no_names_of_the_code(tmp_path: Path):
+    """Sizes with a unit, what is open in words, margins too, and a text that fits a screen."""
+    frame, posterior = simulate(seed=4, whole=1.25)
+    said = " ".join(transfer.check(FAMILY, frame, study=posterior).summary.split())
+    assert "that part takes 2" in said
+    assert " % longer, with" in said
+    assert "(slope)" not in said
+    one = transfer.check(FAMILY, frame, gpu="H100").summary
+    assert "post hoc" not in one
+    assert "chosen after the study's figures were known" in " ".join(one.split())
+    assert len(one.splitlines()) <= 38
+
+
 def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Posterior]):
     frame, posterior = moved
     said = transfer.check(FAMILY, frame, gpu="H100", study=posterior, margins=Margins())
-    assert checkpage.text(said.data).count("H100  ") == 1
+    assert checkpage.text(said.data).count("H100  ") == 2  # of either table
     assert "\n  all" not in said.summary
 
 

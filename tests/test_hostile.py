@@ -6,6 +6,7 @@ nothing outside the folder that was named, no text of a file unescaped on a page
 
 import io
 import json
+import os
 import struct
 import zipfile
 from collections.abc import Callable
@@ -103,7 +104,10 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         for name, content in files.items():
             Path(name.replace("__", ".")).write_bytes(content.encode() if isinstance(content, str) else content)
         before = {str(path) for path in tmp_path.rglob("*")}
-        code = cli.main([str(argument) for argument in arguments])
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # of the parser
+            code = int(str(stop.code))
         captured = capsys.readouterr()
         new = {str(path.relative_to(home, walk_up=True)) for path in tmp_path.rglob("*") if str(path) not in before}
         return Said(code, captured.out, captured.err, new)
@@ -116,12 +120,16 @@ def assert_refused(said: Said, *words: str) -> None:
     assert (said.code, said.out) == (2, ""), said
     lines = said.err.splitlines()
     assert len(lines) == 1, said.err
-    assert lines[0].startswith("rooffloor: ")
+    assert lines[0].startswith("rooffloor")
     assert lines[0].isprintable()
-    assert len(lines[0]) < 1000
+    assert len(lines[0]) <= 500
     for word in words:
         assert word in lines[0]
     assert not said.new
+
+
+def _short(value: object) -> str:
+    return repr(value)[:24]
 
 
 def check(shell: Shell, *more: object, **files: str | bytes) -> Said:
@@ -235,6 +243,31 @@ TABLES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "unknown GPU": ("gpu,batch,context,step_ms\n\x1b[31mX,1,512,7.6\n", ("row 2", "gpu")),
     "8-bit": ("dtype,batch,context,step_ms\nint8,1,512,7.6\n", ("16-bit",)),
     "two GPUs": ("tensor_parallel,batch,context,step_ms\n2,1,512,7.6\n", ("more than one GPU",)),
+    "batch 1e308": (HEAD + "1e308,512,7.6\n", ("row 2", "batch", "at most 1e+06")),
+    "context 1e308": (HEAD + "1,1e308,7.6\n", ("row 2", "context", "at most 1e+08")),
+    "error 1e155": ("step_sd_ms,batch,context,step_ms\n1e155,1,512,7.6\n", ("row 2", "step_sd_ms", "at most 20000")),
+    "steps 1e308": ("n_steps,batch,context,step_ms\n1e308,1,512,7.6\n", ("row 2", "n_steps")),
+    "5000 columns": (HEAD[:-1] + "".join(f",c{i}" for i in range(5000)) + "\n" + ROWS, ("5003 columns", "1000")),
+    "100000 columns in one line": ("[" + "{}," * 100_000 + "]", ("columns",)),
+    "semicolons": (HEAD.replace(",", ";") + "1;512;7,6\n", ("row 1", "';'", "commas in numbers", "points")),
+    "tabs": (HEAD.replace(",", "\t") + "1\t512\t7.6\n", ("row 1", "tabs")),
+    "comment": ("# H100, today, me\n" + HEAD[:-1] + ",x\n", ("row 1", "comment", "header")),
+    "comment of one cell": ("# measured today\n" + HEAD + ROWS, ("row 1", "comment", "header")),
+    "escape in the header": ("\x1b[31mx,batch,context\n0,1,512\n", ("step_ms", "\\x1b[31mx")),
+    "long header": ("x" * 10_000 + ",batch,context\n0,1,512\n", ("step_ms",)),
+    "many columns": (",".join(f"c{i}" for i in range(300)) + "\n" + "1," * 299 + "1\n", ("and 290 more",)),
+    "escape in a stack": (
+        "stack,batch,context,step_ms\n\x1b[31ma,1,512,7.6\nb,4,512,7.9\n",
+        ("row 3", "mixes", "\\x1b[31ma"),
+    ),
+    "many stacks": (
+        "stack,batch,context,step_ms\n" + "".join(f"s{i},{i + 1},512,7.6\n" for i in range(300)),
+        ("row 3", "mixes", "and 290 more"),
+    ),
+    "seconds by name": ("batch,context,step_s\n1,512,0.0076\n", ("row 1", "'step_ms' is missing", "1000 times step_s")),
+    "a rate": ("batch,context,tokens_per_s\n1,512,130\n", ("'step_ms' is missing", "1000 * batch / tokens_per_s")),
+    "TPOT": ("batch,context,TPOT_ms\n1,512,7.6\n", ("'step_ms' is missing", "name TPOT_ms step_ms")),
+    "one column in two spellings": ("batch,Batch,context,step_ms\n1,1,512,7.6\n", ("'batch' and 'Batch'",)),
     "all excluded": ("excluded,batch,context,step_ms\n<script>,1,512,7.6\n", ("excluded",)),
 }
 
@@ -251,7 +284,26 @@ def test_a_large_file_is_refused_at_once(shell: Shell) -> None:
     assert_refused(check(shell))
     assert_refused(predict(shell, "--config", "x.csv", "--gpu", "H100"), "larger")
     assert_refused(predict(shell, "--config", "good.json", "--gpu", "H100", "--study", "x.csv"), "npz")
-    assert_refused(shell("import", "vllm-serve", "x.csv", "--gpu", "H100"), "200 MB")
+    assert_refused(shell("import", "vllm-serve", "x.csv", "--gpu", "H100"), "larger than 64 MB")
+    with open("x.csv", "wb") as file:
+        file.truncate(300 * 2**20)
+    assert_refused(check(shell), "larger than 256 MB")
+
+
+@pytest.mark.parametrize("kind", ["/dev/zero", "pipe.csv", "pipe.toml", "pipe.npz", "folder"])
+def test_what_is_no_file_is_refused_at_once(shell: Shell, kind: str) -> None:
+    Path("folder").mkdir()
+    if kind.startswith("pipe"):
+        os.mkfifo(kind)
+    assert_refused(shell("check", "--config", "good.json", "--gpu", "H100", "--measurements", kind), "cannot be read")
+    assert_refused(check(shell, "--study", kind, x__csv=HEAD + ROWS), "posterior.npz")
+    assert_refused(predict(shell, "--config", kind, "--gpu", "H100"))
+    assert_refused(shell("table", kind))
+    assert_refused(shell("table", "--data", kind), "cannot be read")
+    if kind != "folder":
+        assert_refused(predict(shell, "--config", "good.json", "--gpu", Path(kind)))
+    for format in FORMATS:
+        assert_refused(shell("import", format, kind), "cannot be read")
 
 
 ANSWERED = {
@@ -263,6 +315,13 @@ ANSWERED = {
     "one row below the minimum": HEAD + ROWS + "2,512,4\n",
     "carriage returns and a BOM": "\ufeff" + (HEAD + ROWS).replace("\n", "\r"),
     "columns named as ours": "reason,detail,index,label,predicted,batch,context,step_ms\n0,0,0,0,0,1,512,7.6\n",
+    "columns named as ours within": (
+        "row,peak_context,neighbour,level_0,smaller,smaller_ms,target,backend,card,name,klass,below,"
+        + HEAD
+        + "".join(f"1,x,2,3,4,5,6,7,8,9,y,z,{row}\n" for row in ROWS.split())
+        + "1,x,2,3,4,5,6,7,8,9,y,z,8,512,90\n"  # jumps: flagged
+    ),
+    "columns in capitals": HEAD.replace(",", " , ").title() + ROWS,
 }
 
 
@@ -295,7 +354,17 @@ SHEETS: dict[str, str | bytes] = {
     "text": sheet(memory_gb='"80"'),
     "date": sheet(memory_gb="1979-05-27"),
     "6000 digits": sheet(memory_gb="9" * 6000),
+    "L2 of 400 digits": sheet(l2_mb="1" + "0" * 400),
+    "bandwidth 1e-300": sheet(memory_bandwidth_gb_s="1e-300"),
+    "FLOPs 1e-300": sheet(bf16_dense_tflops="1e-300"),
+    "deep lists": "a=" + "[" * 5000,
+    "deep tables": "a=" + "{a=" * 5000,
+    "6000 nines": "zzz=" + "9" * 6000,
+    "large comment": sheet() + "#" + "x" * 2**20,
+    "name is a list": sheet(name="['x']"),
+    "note is a table": sheet(note="{a = 1}"),
     "unknown key": sheet(price="1"),
+    "unknown long key": sheet(**{"x" * 9000: "1"}),
     "twice": sheet() * 2,
     "binary": b"\xff\xfe\0",
     "name of two lines": sheet(name='"a\\nb"'),
@@ -307,6 +376,11 @@ SHEETS: dict[str, str | bytes] = {
 @pytest.mark.parametrize("key", SHEETS)
 def test_gpu_is_refused(shell: Shell, key: str) -> None:
     assert_refused(predict(shell, "--config", "good.json", "--gpu", "x.toml", x__toml=SHEETS[key]))
+
+
+@pytest.mark.parametrize("key", ["deep lists", "deep tables", "6000 nines", "large comment", "empty", "binary"])
+def test_model_in_toml_is_refused(shell: Shell, key: str) -> None:
+    assert_refused(predict(shell, "--config", "x.toml", "--gpu", "H100", x__toml=SHEETS[key]))
 
 
 def test_a_measured_name_with_other_figures_is_another_gpu(shell: Shell) -> None:
@@ -367,13 +441,20 @@ def test_calibration_is_refused(shell: Shell, few: Path, key: str) -> None:
         archive(version=claimed("(-5,)")),
         archive(version=claimed("(1000000000000000,)")),
         archive(version=claimed("(40000000,)") + b"\0" * (320 * 2**20)),
+        archive(version=b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000),
         archive(**{"../../x": b"x"}),
     ],
-    ids=["empty", "text", "negative shape", "8 PB claimed", "bomb", "climbs out"],
+    ids=["empty", "text", "negative shape", "8 PB claimed", "bomb", "parentheses", "climbs out"],
 )
 def test_archive_is_refused(shell: Shell, content: bytes) -> None:
     given = ("--config", "good.json", "--gpu", "H100", "--study", "x.npz")
     assert_refused(predict(shell, *given, x__npz=content), "x.npz")
+
+
+def test_a_calibration_may_have_any_name(shell: Shell, few: Path) -> None:
+    said = check(shell, "--study", "copy.bin", x__csv=HEAD + ROWS, copy__bin=few.read_bytes())
+    assert said.code in (0, 1, 4)
+    assert said.err == ""
 
 
 def test_a_cut_off_calibration_is_refused(shell: Shell, few: Path) -> None:
@@ -411,10 +492,52 @@ def test_plan_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
     assert_refused(plan(shell, *options))
 
 
-@pytest.mark.parametrize("study", ["no-such-study", "../../etc", "/etc/passwd", "folder"])
+@pytest.mark.parametrize(
+    "study", ["no-such-study", "../../etc", "/etc/passwd", "folder", "", "x" * 5000, "\udcff"], ids=_short
+)
 def test_study_is_refused(shell: Shell, study: str) -> None:
     Path("folder").mkdir()
     assert_refused(plan(shell, "--budget", "2", "--study", study))
+
+
+@pytest.mark.parametrize("option", ["--config", "--measurements", "--gpu", "--out", "--model", "--class", "--study"])
+@pytest.mark.parametrize("value", ["", " ", "\udcff", "x" * 5000, "a\nb", "\x1b[2J"], ids=_short)
+def test_option_is_refused(shell: Shell, few: Path, option: str, value: str) -> None:
+    if option == "--out" and value in ("\udcff", "a\nb", "\x1b[2J"):
+        pytest.skip("may be the name of a folder")
+    given = {"--config": "good.json", "--measurements": "good.csv", "--gpu": "H100", "--study": few, option: value}
+    assert_refused(shell("check", *(part for pair in given.items() for part in pair)))
+
+
+@pytest.mark.parametrize("config", ["x" * 5000, "a/" * 3000, "typo.json", "no/such", "folder"], ids=_short)
+def test_config_that_is_missing_is_told_so(shell: Shell, config: str) -> None:
+    Path("folder").mkdir()
+    for name in ("a", "b"):
+        Path(f"folder/{name}_config.json").write_text(json.dumps(CONFIG))
+    said = shell("check", "--config", config, "--measurements", "good.csv", "--gpu", "H100")
+    words = {"typo.json": "no such file", "no/such": "no such file", "folder": "holds 2 configs"}
+    assert_refused(said, words.get(config, ""))
+    if config != "folder":
+        assert_refused(predict(shell, "--config", config, "--gpu", "H100"))
+
+
+def test_a_class_with_a_typo_is_refused(shell: Shell, few: Path) -> None:
+    assert_refused(check(shell, "--study", few, "--class", "foo", x__csv=HEAD + ROWS), "--class", "moe")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, '"a\nb"', "\x1b[2J"], ids=_short)
+def test_model_of_a_file_is_refused(shell: Shell, name: str) -> None:
+    assert_refused(check(shell, x__csv=f"model,{HEAD}{name},1,512,7.6\n"), "name")
+    assert_refused(check(shell, "--model", name.strip('"'), x__csv=HEAD + ROWS), "name")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("frobnicate",), ("check",), ("check", "--x" * 1000), ("import", "\x1b[2J", "x"), ("predict", "--mode", "x")],
+    ids=_short,
+)
+def test_wrong_arguments_are_one_line(shell: Shell, arguments: tuple[str, ...]) -> None:
+    assert_refused(shell(*arguments), "see --help")
 
 
 # ---- results of other tools ---------------------------------------------------------------------------------------
@@ -443,6 +566,50 @@ def test_number_of_a_result_is_refused(shell: Shell, value: object) -> None:
         assert_refused(shell("import", "vllm-serve", "x.json", "--gpu", "H100", x__json=content), "x.json")
 
 
+@pytest.mark.parametrize("key", ["unused", "build_commit", "\ud800"])
+def test_half_a_surrogate_pair_in_a_result_is_read(shell: Shell, key: str) -> None:
+    content = json.dumps([LLAMA_BENCH | {key: ["\ud800", {"\udc00": "x\ud800"}] if key == "unused" else "\ud800"}])
+    said = shell("import", "llama-bench", "x.json", "--json", x__json=content)
+    assert (said.code, said.err) == (0, "")
+
+
+def test_many_keys_are_refused(shell: Shell) -> None:
+    content = json.dumps([LLAMA_BENCH | {f"k{i}": 1, f"j{i}": 2} for i in range(1000)])
+    assert_refused(shell("import", "llama-bench", "x.json", x__json=content), "different keys", "1000")
+    content = json.dumps([dict.fromkeys(map(str, range(20)), 1)] * 5000)
+    assert_refused(shell("import", "argonne", "x.json", x__json=content), "columns")
+
+
+@pytest.mark.parametrize("value", ["1e308", "1e-300", "inf", "nan", "-1"])
+def test_number_of_a_table_is_refused(shell: Shell, value: str) -> None:
+    row = {"Hardware": "Nvidia H100 GPU", "Framework": "vLLM", "Model": "LLaMA-3-8B", "Num of Hardware": "1"}
+    row |= {"Input Output Length": "128", "Batch Size": "1", "Latency": "1", "Throughput": "256"}
+    for column in ("Num of Hardware", "Input Output Length", "Batch Size", "Latency", "Throughput"):
+        content = ",".join(row) + "\n" + ",".join((row | {column: value}).values()) + "\n"
+        assert_refused(shell("import", "argonne", "x.csv", x__csv=content))
+
+
+def test_a_model_beyond_the_catalog_is_named_by_its_config(shell: Shell) -> None:
+    result = json.dumps(SERVE | {"model_id": "own/Mine-8B"})
+    given = ("import", "vllm-serve", "x.json", "--gpu", "H100")
+    assert_refused(shell(*given, x__json=result), "--config FILE", "--configs DIR", "--model NAME")
+    assert_refused(shell(*given, "--model", "Mine-8B"), "--config FILE", "--configs DIR")
+    Path("configs").mkdir()
+    Path("configs/Mine-8B_config.json").write_text(config())
+    for more, name in (
+        (("--configs", "configs"), "Mine-8B"),
+        (("--config", "configs/Mine-8B_config.json"), "Mine-8B"),
+        (("--config", "good.json", "--model", "other"), "other"),
+    ):
+        said = shell(*given, *more)
+        assert said.code == 0
+        assert f"\n{name},H100,4," in said.out
+    assert_refused(shell(*given, "--config", "good.json", "--model", "\x1b[2J"), "name")
+    assert_refused(shell("import", "argonne", "good.csv", "--config", "good.json"), "--configs DIR")
+    assert_refused(shell(*given, "--config", "configs"))
+    assert_refused(shell(*given, "--config", "typo.json"), "no such file")
+
+
 def test_texts_of_a_result_are_disarmed(shell: Shell) -> None:
     given = ("--gpu", "H100", "--stack-version", '=1+1\n\x1b,"')
     assert shell("import", "vllm-serve", "x.json", *given, "--out", "out.csv", x__json=json.dumps(SERVE)).code == 0
@@ -458,7 +625,7 @@ def test_names_are_escaped_and_stay_in_the_folder(shell: Shell, few: Path) -> No
     table += f'"{EVIL}","{EVIL}",1,600,7\n'
     said = shell(
         *("check", "--config", "evil.json", "--measurements", "x.csv", "--gpu", "x.toml", "--out", "out"),
-        *("--study", few, "--class", EVIL),
+        *("--study", few),
         evil__json=config(_name_or_path=EVIL),
         x__csv=table,
         x__toml=sheet(name=json.dumps(EVIL)),
@@ -466,6 +633,7 @@ def test_names_are_escaped_and_stay_in_the_folder(shell: Shell, few: Path) -> No
     assert said.code in (0, 1, 4)
     figures = {f"out/figures/{name}.png" for name in ("cells", "verdict")}
     assert said.new == {"out", "out/check.html", "out/check.json", "out/cells.csv", "out/figures"} | figures
+    assert said.new - {"out", "out/figures"} == {f"out/{name}" for name in cli.CHECK_FILES}
     page = Path("out/check.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
@@ -494,11 +662,62 @@ def test_out_that_cannot_be_written_is_refused_before_the_work(shell: Shell, tar
     assert Path("file").read_text() == "keep"
 
 
-@pytest.mark.parametrize("target", ["folder", "file/below.csv", "/proc/x.csv", ".."])
+@pytest.mark.parametrize("target", ["folder", "file/below.csv", "/proc/x.csv", "..", ".", "/", "x" * 300], ids=_short)
 def test_import_out_that_cannot_be_written_is_refused(shell: Shell, target: str) -> None:
     Path("folder").mkdir()
     given = ("import", "llama-bench", "x.json", "--out", target)
     assert_refused(shell(*given, x__json=json.dumps([LLAMA_BENCH]), file="keep"), "cannot be written")
+
+
+@pytest.mark.parametrize("name", ["cells.csv", "link.csv", "hard.csv"])
+def test_what_is_read_is_not_overwritten(shell: Shell, name: str) -> None:
+    Path("cells.csv").write_text(HEAD + ROWS)
+    Path("link.csv").symlink_to("cells.csv")
+    os.link("cells.csv", "hard.csv")
+    given = ("--config", "good.json", "--gpu", "H100", "--measurements")
+    assert_refused(shell("check", *given, name, "--out", "."), "would overwrite", name)
+    Path("full.csv").write_text("model,gpu," + HEAD + "good,H100,1,512,7.6\n")
+    assert_refused(shell("plan", *given, "full.csv", "--budget", "1", "--out", "./full.csv"), "would overwrite")
+    content = json.dumps([LLAMA_BENCH])
+    assert_refused(shell("import", "llama-bench", "ll.json", "--out", "ll.json", ll__json=content), "would overwrite")
+    given = ("--configs", ".", "--out", "good.json")
+    assert_refused(shell("import", "llama-bench", "ll.json", *given), "would overwrite")
+    Path("c.csv").write_text(config())
+    assert_refused(predict(shell, "--config", "c.csv", "--gpu", "H100", "--out", "c.csv"), "would overwrite")
+    Path("report.json").write_text(HEAD)
+    assert_refused(shell("report", "--data", "report.json", "--out", "."), "would overwrite")
+    assert (Path("cells.csv").read_text(), Path("ll.json").read_text()) == (HEAD + ROWS, content)
+
+
+def test_all_of_a_folder_or_nothing_is_written(shell: Shell, few: Path) -> None:
+    def refused(word: str) -> None:
+        files = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+        assert_refused(check(shell, "--study", few, "--out", "out", x__csv=HEAD + ROWS), word, "cannot be written")
+        assert files.keys() == {path for path in Path().rglob("*") if path.is_file()}
+
+    Path("x.csv").write_text(HEAD + ROWS)
+    Path("out/check.html").mkdir(parents=True)
+    refused("is a directory")
+    Path("out/check.html").rmdir()
+    Path("out/figures").write_text("mine")
+    refused("is no directory")
+    Path("out/figures").unlink()
+    Path("elsewhere").mkdir()
+    Path("out/figures").symlink_to(Path("elsewhere").absolute())
+    refused("is a link")
+    assert list(Path("elsewhere").iterdir()) == []
+
+
+def test_a_name_that_is_no_text_is_escaped(shell: Shell, few: Path) -> None:
+    name = "m\udcff.csv"
+    Path(name).write_text(HEAD + ROWS)
+    given = ("--config", "good.json", "--gpu", "H100", "--measurements", name, "--study", few, "--out", "out")
+    said = shell("check", *given)
+    assert (said.code in (0, 1, 4), said.err) == (True, "")
+    assert json.loads(Path("out/check.json").read_text())["measurements"]["file"] == "m?.csv"
+    Path("m\udcff.json").write_text(json.dumps([LLAMA_BENCH]))
+    said = shell("import", "llama-bench", "m\udcff.json", "--out", "out.csv")
+    assert (said.code, said.err) == (0, "")
 
 
 def test_other_files_in_the_folder_stay(shell: Shell, few: Path) -> None:

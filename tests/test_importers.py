@@ -576,7 +576,7 @@ def test_large_files_are_refused_unread(tmp_path, monkeypatch):
     file = tmp_path / "x.json"
     file.write_text(json.dumps({"latencies": [1.0] * 1000}))
     for format in ("vllm-latency", "optimum-benchmark"):
-        with pytest.raises(InputError, match=r"x\.json: cannot be read \(it is larger than 0 MB\)"):
+        with pytest.raises(InputError, match=r"x\.json: cannot be read \(it is larger than 0 KB\)"):
             load(file, format=format)
     assert source.MOST_BYTES == 100
     with pytest.raises(InputError, match="cannot be read"):

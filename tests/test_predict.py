@@ -359,11 +359,11 @@ def test_what_is_farther_from_the_measured_is_less_certain():
 @pytest.mark.parametrize(
     ("model", "gpu", "klass", "expected"),
     [
-        (DENSE, "H100", None, "measured: this model on this GPU"),
-        ("Mistral-7B-v0.3", "H100", None, "class 'dense 5-10B' measured on this GPU"),
-        (MOE, "A100-40GB", None, "class measured on other GPUs only"),
-        ("Mistral-7B-v0.3", "H100", "dense 10-20b", "class never measured: floor through the hierarchy"),
-        (DENSE, "L40S", None, "GPU never measured: constants of the others, floor through the hierarchy"),
+        (DENSE, "H100", None, "imputed: this model on this GPU"),
+        ("Mistral-7B-v0.3", "H100", None, "class 'dense 5-10B' imputed on this GPU"),
+        (MOE, "A100-40GB", None, "class imputed on other GPUs only"),
+        ("Mistral-7B-v0.3", "H100", "dense 10-20b", "class not in the calibration: floor through the hierarchy"),
+        (DENSE, "L40S", None, "GPU not in the calibration: constants of the others, floor through the hierarchy"),
     ],
 )
 def test_the_output_says_where_the_floor_comes_from(model, gpu, klass, expected):
@@ -409,18 +409,18 @@ def test_a_name_alone_lends_no_floor():
     other = replace(shapes.load(DENSE), layers=20)
     found = predict(other, "H100", 1, 512).rows[0]
     assert found.model == DENSE
-    assert found.floor_from == "class 'dense 5-10B' measured on this GPU"
+    assert found.floor_from == "class 'dense 5-10B' imputed on this GPU"
     assert found.outside[0] == "model: shapes differ from those of Qwen2.5-7B that was measured"
     faster = replace(gpus.load("H100"), bandwidth=9e12)
     found = predict(DENSE, faster, 1, 512).rows[0]
-    assert found.floor_from.startswith("GPU never measured")
+    assert found.floor_from.startswith("GPU not in the calibration")
     assert "GPU: data sheet differs from that of the H100 that was measured" in found.outside
 
 
 def test_aliases_and_hub_ids_are_the_measured_ones():
     found = predict("meta-llama/Llama-3.1-8B", ["NVIDIA H100 80GB HBM3", "H100"], 1, 512)
     assert [(r.model, r.gpu, r.floor_from) for r in found.rows] == [
-        ("Llama-3.1-8B", "H100", "measured: this model on this GPU")
+        ("Llama-3.1-8B", "H100", "imputed: this model on this GPU")
     ]
 
 
@@ -449,7 +449,7 @@ def test_what_the_study_left_open_is_predicted_with_intervals(study):
         for found in study.rows:
             if (found.model, found.gpu) == (model, gpu) and found.status == "predicted":
                 assert width(found) > 0
-                assert "measured: this model" not in found.floor_from
+                assert "this model on this GPU" not in found.floor_from
 
 
 def test_active_experts_lie_below_distinct_ones(study):
@@ -655,24 +655,26 @@ def test_input_of_no_sense_is_one_line(change, message):
     assert "\n" not in str(error.value)
 
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+}
+
+
 def test_configs_folders_and_toml_files(tmp_path):
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-        "max_position_embeddings": 8192,
-        "torch_dtype": "bfloat16",
-        "tie_word_embeddings": True,
-        "hidden_act": "silu",
-    }
     for name in ("mine", "org--other"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        (tmp_path / name / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "gpu.toml").write_text(
         'name = "mine"\nbf16_dense_tflops = 500\nmemory_bandwidth_gb_s = 2000\nmemory_gb = 64\nl2_mb = 40\n'
     )
@@ -693,12 +695,30 @@ def test_configs_folders_and_toml_files(tmp_path):
         predict(tmp_path / "tiny.toml", "H100", 1, 512, posterior=toy())
 
 
+def test_configs_of_a_folder_that_the_roof_does_not_model_are_left_out_by_name(tmp_path):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(LLAMA))
+    bad.write_text('{"model_type": "mamba"}')
+    found = predict(tmp_path, "H100", 1, 512, posterior=toy())
+    assert [row.model for row in found.rows] == ["good"]
+    (why,) = found.skipped
+    assert why.startswith(f"{bad}: model_type 'mamba' is not modelled")
+    assert f"left out: {why}" in found.summary
+    assert found.data["skipped"] == [why]
+    good.unlink()
+    with pytest.raises(InputError, match=r"no config of a model that can be predicted: .*mamba"):
+        predict(tmp_path, "H100", 1, 512, posterior=toy())
+    (tmp_path / "worse.json").write_text("[]")
+    with pytest.raises(InputError, match=r"nor of 1 other file$"):
+        predict(tmp_path, "H100", 1, 512, posterior=toy())
+
+
 def test_a_studys_own_gpu_goes_before_the_catalog():
     own = replace(gpus.load("H100"), name="lab GPU", bandwidth=2e12)
     posterior = toy(8)
     mine = replace(posterior, gpus=("lab GPU", *posterior.gpus[1:]), specs={**posterior.specs, "lab GPU": own})
     found = predict(DENSE, "LAB gpu", 1, 512, posterior=mine).rows[0]
-    assert (found.gpu, found.floor_from) == ("lab GPU", "measured: this model on this GPU")
+    assert (found.gpu, found.floor_from) == ("lab GPU", "simulated: this model on this GPU")
 
 
 def test_repr_is_short_and_says_what_is_not_predicted(study):

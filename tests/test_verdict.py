@@ -113,7 +113,7 @@ def test_on_one_gpu_no_size_of_the_level_makes_it_a_floor():
     """A floor 10 ms larger, or weights that take three times as long: their priors alone would tell."""
     found = judge(make(gpus=("H200",), floor_ms=10.0, noise=0.005)[0])
     assert found.verdict == tr.INDISTINGUISHABLE
-    assert "one column" in found.summary
+    assert "look alike" in found.summary
     low, high = found.data["overall"]["floor_above_anchor"]["intervals"]["90"]
     assert low < 10.0 < high
 

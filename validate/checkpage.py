@@ -21,7 +21,8 @@ from validate.blocks import (
 )
 from validate.formatting import Record, full
 from validate.hypotheses import say
-from validate.verdict import UNDECIDED, VERDICTS
+from validate.study import POST_HOC
+from validate.verdict import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED, VERDICTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     from validate.transfer import Check
 
 WIDTH = 110
+SHOWN = (TRANSFERS, RECALIBRATE, MISMATCH, UNDECIDED, INDISTINGUISHABLE)
+"""Statements in the order of the tables: those that add up to 1 first."""
 SHORT = dict(zip(VERDICTS, ("transfers", "another floor", "shape", "floor or weights", "undecided"), strict=True))
+HEADS = {**SHORT, UNDECIDED: "none of these"}
+"""The statement that is left has the verdict's name, but may be unlikely where nothing is decided."""
 
 
 def label(data: Record) -> str:
@@ -52,8 +57,9 @@ def basis(data: Record) -> list[str]:
         reasons = dict.fromkeys(row["reason"] for row in m["excluded"])
         told.append(f"{len(m['excluded'])} rows excluded: {'; '.join(reasons)}.")
     told += [f"Assumed: {text}." for text in m["assumptions"]]
+    when = "chosen after the study's figures were known" if margins["label"] == POST_HOC else margins["label"]
     told.append(
-        f"Margins ({margins['label']}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
+        f"Margins ({when}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
         f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict "
         f"needs a probability of {margins['probability']:g}."
     )
@@ -69,9 +75,7 @@ def joins(data: Record) -> str:
         if name == own:
             continue
         says = "the same" if one["verdict"] == base["verdict"] else repr(one["verdict"])
-        text = (
-            f"were they {name}, with the same constants, the verdict would be {says} (posterior {say(one['posterior'])}"
-        )
+        text = f"were they {name}, with the same constants, the verdict would be {says} (P {say(one['posterior'])}"
         if one["anchor_level"] > base["anchor_level"] + 2.0:
             text += (
                 f"; the anchor itself is then {one['anchor_level']:.0f} % off instead of {base['anchor_level']:.0f} %"
@@ -92,15 +96,16 @@ def closing(data: Record) -> list[str]:
 
 def text(data: Record) -> str:
     """The whole answer for a terminal."""
-    rows = [("", "P(transfers)", "P(another floor)", "P(shape)", "slope", "floor - anchor's (ms)", "MAPE (%)")]
-    for row in _listed(data):
-        p = [f"{row['probabilities'][v]:.2f}" for v in list(SHORT)[:3]]
-        numbers = [
-            full(row[name], unit=False) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")
-        ]
-        rows.append((row["gpu"], *p, *numbers))
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    table = ["  " + "  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    listed = _listed(data)
+    chances = [("", *(f"P({HEADS[v]})" for v in SHOWN))]
+    chances += [(row["gpu"], *(say(row["probabilities"][v]) for v in SHOWN)) for row in listed]
+    numbers = [("", "slope", "floor - anchor's (ms)", "MAPE (%)")]
+    for row in listed:
+        told = [full(row[name], unit=False) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")]
+        numbers.append((row["gpu"], *told))
+    words = [textwrap.wrap(told, WIDTH - 2) for told in (CHANCES, f"90 % credible intervals. {NUMBERS}")]
+    lines = [*_aligned(chances), *words[0], "", *_aligned(numbers), *words[1]]
+    table = [f"  {line}".rstrip() for line in lines]
     outside = [f"  outside: {reason}" for reason in data["outside"]]
     paragraphs = [*data["sentences"], *closing(data), " ".join(basis(data))]
     return "\n".join(
@@ -109,12 +114,27 @@ def text(data: Record) -> str:
             f"Data: {label(data)}",
             "",
             *table,
-            "  (90 % credible intervals)",
             *outside,
             "",
             *("\n".join(textwrap.wrap(paragraph, WIDTH)) for paragraph in paragraphs),
         ]
     )
+
+
+CHANCES = (
+    "The first four add up to 1. Floor or weights overlaps them: the level is off, by a floor or by the weights' "
+    "bandwidth, whichever."
+)
+NUMBERS = (
+    "T_gpu: the GPU's time by the roofline. Floor: what every step takes on top. Slope: of the step on T_gpu beside a "
+    "free floor. MAPE: mean error left under the anchor's floor."
+)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 # ---- page ---------------------------------------------------------------------------------------------------------
@@ -131,7 +151,7 @@ def sections(data: Record) -> tuple[Section, ...]:
                 Text(first),
                 *items([*others, *closing(data)]),
                 *_image("verdict", f"Posterior probabilities of the verdicts on {data['model']}", VERDICT_CAPTION),
-                _by_gpu(data),
+                *_by_gpu(data),
             ),
         ),
         Section(
@@ -164,7 +184,7 @@ def _listed(data: Record) -> list[Record]:
 
 VERDICT_CAPTION = (
     "Posterior probability of each statement, on each GPU from its cells alone and on all together. Dashed: what a "
-    "verdict needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and shares mass with 'shape mismatch'."
+    "verdict needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and overlaps 'shape mismatch'."
 )
 CELLS_CAPTION = (
     "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. "
@@ -178,21 +198,27 @@ def _image(key: str, alt: str, caption: str) -> tuple[Image, ...]:
     return (Image(key, alt, caption),)
 
 
-def _by_gpu(data: Record) -> Table:
-    columns = (
+def _by_gpu(data: Record) -> tuple[Any, ...]:
+    """What each statement's probability is, and the numbers behind, each with its words."""
+    chances = (Column("GPU"), Column("verdict"), *(Column(f"P({HEADS[v]})", numeric=True) for v in SHOWN))
+    numbers = (
         Column("GPU"),
-        Column("verdict"),
-        *(Column(f"P({short})", numeric=True) for short in list(SHORT.values())[:4]),
         Column("slope", "step on T_gpu, free floor", True),
         Column("floor - anchor's", "ms", True),
         Column("MAPE", "under the anchor's floor, %", True),
     )
-    rows = []
+    first, second = [], []
     for row in _listed(data):
-        p = [text_cell(f"{row['probabilities'][v]:.2f}") for v in list(SHORT)[:4]]
-        numbers = [estimate_cell(row[name]) for name in ("slope", "floor_above_anchor", "level")]
-        rows.append((text_cell(row["gpu"]), Cell((row["verdict"],), verdict=True), *p, *numbers))
-    return Table("By GPU; 90 % credible intervals", columns, tuple(rows))
+        p = [text_cell(say(row["probabilities"][v])) for v in SHOWN]
+        first.append((text_cell(row["gpu"]), Cell((row["verdict"],), verdict=True), *p))
+        told = [estimate_cell(row[name]) for name in ("slope", "floor_above_anchor", "level")]
+        second.append((text_cell(row["gpu"]), *told))
+    return (
+        Table("Probability of each statement, by GPU", chances, tuple(first)),
+        Text(CHANCES),
+        Table("Numbers behind, by GPU", numbers, tuple(second)),
+        Text(NUMBERS),
+    )
 
 
 def _cells(rows: Sequence[Record]) -> tuple[Any, ...]:
@@ -228,16 +254,21 @@ def _explanations(data: Record) -> tuple[Any, ...]:
         Column("floor"),
         Column("error of T_gpu"),
         Column("posterior weight", numeric=True),
-        Column("size", "of all DRAM time or the weights' time; else as much as such an error of T_gpu; +- sd", True),
+        Column(
+            "size",
+            "of memory as a whole or of the weights: share of that time; else the error of T_gpu that changes the "
+            "steps within a GPU as much; ± sd",
+            True,
+        ),
         Column("P(beyond the margin)", numeric=True),
     )
     cells = [
         (
             text_cell(r["floor"]),
             text_cell(MECHANISMS[r["error"]] if r["error"] else "none"),
-            text_cell(f"{r['weight']:.3f}"),
-            text_cell(f"{r['size']:+.2f} +- {r['size_sd']:.2f}" if r["error"] else ""),
-            text_cell(f"{r['beyond']:.2f}" if r["error"] else ""),
+            text_cell(say(r["weight"])),
+            text_cell(f"{100 * r['size']:+.0f} ± {100 * r['size_sd']:.0f} %" if r["error"] else ""),
+            text_cell(say(r["beyond"]) if r["error"] else ""),
         )
         for r in rows
     ]

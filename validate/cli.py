@@ -27,6 +27,7 @@ LARGEST_COUNT, LARGEST_SEED = 10**9, 2**63 - 1
 
 DEFAULT_STUDY = "transfer-study"
 DATA_OPTIONS = ("format", "stack", "mode", "anchor", "configs")  # what describes the file given by --data
+MEASURED_OPTIONS = ("model", "format", "stack", "mode")  # likewise of the file given to plan by --measurements
 STUDY_FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark")  # those that say everything themselves
 EXIT_CODES = (
     "exit codes: 0 done, supported or transfers, 1 refuted or does not hold (never from report), 2 bad input, 3 a fit "
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     its traceback and an exit code that is no verdict.
     """
     _prepare_streams()
-    options = _parser().parse_args(arguments)
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.error(f"unknown arguments: {' '.join(unknown)}")
     try:
         with _terminable():
             code: int = options.run(options)
@@ -355,6 +358,9 @@ def _plan(options: argparse.Namespace) -> int:
         if getattr(options, name) is not None
     }
     measured = options.measurements
+    about = {name: given for name in MEASURED_OPTIONS if (given := getattr(options, name)) is not None}
+    if about and measured is None:
+        raise InputError(f"{', '.join(f'--{name}' for name in about)}: only with --measurements FILE")
     result = recalibration.plan(
         shapes,
         gpus,
@@ -362,7 +368,7 @@ def _plan(options: argparse.Namespace) -> int:
         calibration=saved.load(options.study or DEFAULT_STUDY),
         goal=options.goal,
         width=options.width,
-        measured=() if measured is None else recalibration.read_measured(measured, shapes, gpus),
+        measured=() if measured is None else recalibration.read_measured(measured, shapes, gpus, **about),
         noise=options.noise,
         repeats=options.repeats,
         seed=1 if options.seed is None else options.seed,
@@ -535,6 +541,8 @@ def _add_check(command: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(command: argparse.ArgumentParser) -> None:
+    from validate.importers import FORMATS
+
     command.add_argument(
         "--config",
         type=_given,
@@ -550,7 +558,12 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
         metavar="GPU",
         help="name, or a TOML file; may be repeated",
     )
-    command.add_argument("--budget", type=_positive, metavar="N", help="cells to measure (default: what --width needs)")
+    command.add_argument(
+        "--budget",
+        type=_positive,
+        metavar="N",
+        help="cells to measure, 60 at most (shape: 30, overlap: 12; default: what --width needs)",
+    )
     command.add_argument(
         "--goal",
         type=_text,
@@ -566,7 +579,13 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--batches", metavar="N[,N...]", help="of the cells to choose from (default: 1,2,4,8,16)")
     command.add_argument("--contexts", metavar="N[,N...]", help="likewise (default: 512,1024,2048,4096,8192)")
-    command.add_argument("--measurements", type=_path, metavar="FILE", help="cells of the model that are in hand")
+    command.add_argument(
+        "--measurements", type=_path, metavar="FILE", help="cells of the model that are in hand, as for check"
+    )
+    command.add_argument("--model", type=_text, metavar="NAME", help="what FILE calls the model (default: as --config)")
+    command.add_argument("--format", choices=["schema", *FORMATS], help="of FILE (default: schema)")
+    command.add_argument("--stack", type=_text, help="use the rows of this serving stack")
+    command.add_argument("--mode", type=_text, help="use the rows of this mode: eager, graph")
     command.add_argument(
         "--study",
         type=_given,

@@ -31,14 +31,14 @@ type Mask = NDArray[np.bool_]
 
 WHOLE, WEIGHTS = "whole", "weights"
 MECHANISMS = {
-    WHOLE: "all DRAM efficiencies alike",
+    WHOLE: "the bandwidth of memory as a whole, for weights and KV cache alike (eta_bw, eta_fa)",
     WEIGHTS: "the weights' bandwidth (eta_bw)",
-    "kv": "the KV cache's bandwidth or width (eta_fa)",
-    "l_half": "attention's half length (L_half)",
-    "query_heads": "attention bound by its query heads, or taken to be",
+    "kv": "the KV cache's bandwidth or its bytes per token (eta_fa)",
+    "l_half": "attention's time per sequence, whatever the context (L_half)",
+    "query_heads": "whether its query heads or the cache's bandwidth bind attention (rho_q)",
     "missing_batch_kernel": "a missing kernel whose time grows with the batch",
-    "eta_tc": "the tensor-core ceiling (eta_tc)",
-    **{f"experts: {name}": f"expert traffic: {name} experts are streamed" for name in EXPERTS},
+    "eta_tc": "the speed of matrix products that are bound by compute (eta_tc)",
+    **{f"experts: {name}": f"how many experts are read, {name} ones instead" for name in EXPERTS},
 }
 """Errors of T_gpu that are tried, in the order in which they are named where several have one column."""
 

@@ -8,9 +8,10 @@ import pandas as pd
 
 from models.gpus import GpuSpec
 from models.shapes import ModelShapes
-from validate import csvfile, importers, measurements
+from validate import csvfile, importers, measurements, schema
 from validate.errors import InputError
 from validate.names import Names
+from validate.specs import renamed
 
 if TYPE_CHECKING:
     from validate.importers.source import Given
@@ -31,6 +32,8 @@ class OwnRows:
         A model whose rows are wanted too.
     format, stack, mode
         As `measurements.load`.
+    among : tuple of GpuSpec
+        Without `gpu`: several whose rows count, and only theirs.
     """
 
     shapes: ModelShapes
@@ -40,15 +43,16 @@ class OwnRows:
     format: str
     stack: str | None
     mode: str | None
+    among: tuple[GpuSpec, ...] = ()
 
     def read(self, measured: "str | Path | pd.DataFrame") -> tuple[measurements.Measurements, ModelShapes]:
         """The rows that can be used, and the shapes under the name that the file has for them."""
         if self.format == "schema":
-            table = csvfile.Table.of_frame(measured) if isinstance(measured, pd.DataFrame) else csvfile.read(measured)
+            table = schema.table_of(measured)
             table, shapes = self._completed(table)
             found = measurements.load(table, names=self._names(shapes), stack=self.stack, mode=self.mode)
         else:
-            shapes = self.shapes if self.model is None else replace(self.shapes, name=self.model)
+            shapes = self.shapes if self.model is None else renamed(self.shapes, self.model)
             found = measurements.load(
                 measured, self.format, self.stack, self.mode, names=self._names(shapes), given=self._given(shapes)
             )
@@ -56,11 +60,12 @@ class OwnRows:
         keep = frame["model"].isin([shapes.name, *([self.anchor] if self.anchor else [])])
         if self.anchor:
             keep |= frame["model"].str.casefold() == self.anchor.casefold()
-        if self.gpu is not None:
-            keep &= frame["gpu"] == self.gpu.name
+        asked = [self.gpu.name] if self.gpu is not None else [spec.name for spec in self.among]
+        if asked:
+            keep &= frame["gpu"].isin(asked)
         if not (keep & (frame["model"] == shapes.name)).any():
             there = ", ".join(dict.fromkeys(frame["model"] + " on " + frame["gpu"]))
-            where = "" if self.gpu is None else f" on {self.gpu.name}"
+            where = f" on {' or '.join(asked)}" if asked else ""
             raise InputError(f"{found.provenance['file']}: no row of {shapes.name}{where}; the file has {there}")
         excluded = found.excluded
         if "model" in excluded:
@@ -76,25 +81,27 @@ class OwnRows:
         return Given(model=shapes.name if "model" in takes else None, gpu=gpu)
 
     def _names(self, shapes: ModelShapes) -> Names:
-        return Names({shapes.name: shapes}, {} if self.gpu is None else {self.gpu.name: self.gpu})
+        gpus = self.among if self.gpu is None else (self.gpu,)
+        return Names({shapes.name: shapes}, {gpu.name: gpu for gpu in gpus})
 
     def _completed(self, table: csvfile.Table) -> tuple[csvfile.Table, ModelShapes]:
         """The table with columns model and gpu, without rows of models that are neither the family nor the anchor."""
         frame = table.frame
         if "model" not in frame:
-            name = self.model or self.shapes.name
+            name = renamed(self.shapes, self.model or self.shapes.name).name
             frame = frame.assign(model=name)
         else:
             name = self._own_name(table)
         if "gpu" not in frame and self.gpu is not None:
             frame = frame.assign(gpu=self.gpu.name)
         if "gpu" not in frame:
-            raise InputError(f"{table.name}, row {table.header_row}: no column gpu; name the GPU with --gpu")
+            which = "name one GPU" if self.among else "name the GPU"
+            raise InputError(f"{table.name}, row {table.header_row}: no column gpu; {which} with --gpu")
         wanted = {name.casefold(), *([self.anchor.casefold()] if self.anchor else [])}
         frame = frame[frame["model"].str.casefold().isin(wanted)]
         if self.anchor and not (frame["model"].str.casefold() == self.anchor.casefold()).any():
             raise InputError(f"{table.name}: no row of the anchor {self.anchor!r}")
-        return replace(table, frame=frame), replace(self.shapes, name=name)
+        return replace(table, frame=frame), renamed(self.shapes, name)
 
     def _own_name(self, table: csvfile.Table) -> str:
         """What the file calls the family."""

@@ -11,6 +11,7 @@ GPU, so that all its cells and the floor that is told rest on the same draws; no
 import csv
 import io
 import math
+import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -183,12 +184,15 @@ class Prediction:
     calibration : mapping
         Study, label of its cells, anchor, GPUs, stack, mode, experts, how floors join, domain, number of draws.
     seed : int
+    skipped : tuple of str
+        Config files of a folder that are no model of the roof, each "FILE: why".
     """
 
     rows: tuple[Row, ...]
     pairs: tuple[Pair, ...]
     calibration: Mapping[str, Any]
     seed: int
+    skipped: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         left = len(self.rows) - len(self.predicted)
@@ -217,6 +221,7 @@ class Prediction:
             "estimands": {"gpu_ms": GPU_BRANCH} | {f"{step}_step_ms": of for step, of in STEPS.items()},
             "intervals": "equal-tailed credible intervals, percent",
             "seed": self.seed,
+            "skipped": list(self.skipped),
             "pairs": [pair.data for pair in self.pairs],
             "rows": [row.data for row in self.predicted],
             "not_predicted": [
@@ -304,7 +309,7 @@ def predict(
     Parameters
     ----------
     shapes : ModelShapes, catalog name, config.json, folder or TOML file, or several
-        A folder with a config.json is one model, any other all models of its config files.
+        A folder with a config.json is one model, any other all models of its config files that can be read.
     gpus : GpuSpec, name or TOML file, or several
     batch, context : whole numbers, one or several
         Sequences in the step (from 1); tokens in the cache of each before it (from 0).
@@ -336,7 +341,8 @@ def predict(
     if not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number from 0, got {shape_catalog.shown(seed)}")
     calibration = posterior if isinstance(posterior, Posterior) else saved.load(posterior)
-    models = _once([one for given in _several(shapes) for one in _models(given)], "model")
+    read = [_models(given) for given in _several(shapes)]
+    models = _once([one for found, _ in read for one in found], "model")
     skus = _once([_gpu(given, calibration) for given in _several(gpus)], "GPU")
     batches, contexts = axis(batch, "batch", 1), axis(context, "context", 0)
     _check_size(len(models) * len(skus) * len(batches) * len(contexts))
@@ -349,7 +355,9 @@ def predict(
             floor = ask.floor(seed)
             pairs.append(ask.pair(floor))
             rows += ask.rows(b, c, floor, seed)
-    return Prediction(tuple(rows), tuple(pairs), _calibration(calibration), seed)
+    return Prediction(
+        tuple(rows), tuple(pairs), _calibration(calibration), seed, tuple(why for _, left in read for why in left)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,16 +389,17 @@ class _Ask:
     @property
     def floor_from(self) -> str:
         p, gpu = self.posterior, self.gpu.name
+        how = p.label.partition(" ")[0] or "measured"  # imputed, simulated
         if p.measured(gpu, self.model):
-            return "measured: this model on this GPU"
+            return f"{how}: this model on this GPU"
         if gpu not in p.gpus:
-            return "GPU never measured: constants of the others, floor through the hierarchy"
+            return "GPU not in the calibration: constants of the others, floor through the hierarchy"
         alike = [m for m, k in zip(p.models, p.classes, strict=True) if k == self.klass]
         if any(p.measured(gpu, m) for m in alike):
-            return f"class {self.klass!r} measured on this GPU"
+            return f"class {self.klass!r} {how} on this GPU"
         if alike:
-            return "class measured on other GPUs only"
-        return "class never measured: floor through the hierarchy"
+            return f"class {how} on other GPUs only"
+        return "class not in the calibration: floor through the hierarchy"
 
     def pair(self, floor: "_Floor") -> Pair:
         estimate = _estimate(floor.ms[:, None], floor.weight, self.posterior.unit, "floor", "ms")[0]
@@ -693,20 +702,27 @@ def _once[Spec: (ModelShapes, GpuSpec)](specs: Iterable[Spec], what: str) -> lis
     return list(named.values())
 
 
-def _models(given: Shapes) -> list[ModelShapes]:
-    """One model, or all those of a folder of config files."""
+def _models(given: Shapes) -> tuple[list[ModelShapes], list[str]]:
+    """One model, or all those of a folder of config files; which of these are none, and why."""
     if isinstance(given, ModelShapes):
-        return [given]
+        return [given], []
     path = Path(given)
     if path.suffix in (".json", ".toml"):
-        return [read_shapes(path)]
-    if _known(given) or not path.is_dir() or (path / "config.json").is_file():
-        return [read_shapes(given)]
-    files = {file: name for name, file in config_files(path).items()}
-    try:
-        return [ModelShapes.from_hf_config(file, name) for file, name in files.items()]
-    except ValueError as error:
-        raise InputError(str(error)) from error
+        return [read_shapes(path)], []
+    if _known(given) or not os.path.isdir(path) or (path / "config.json").is_file():
+        return [read_shapes(given)], []
+    found, left = list[ModelShapes](), list[str]()
+    for file, name in {file: name for name, file in config_files(path).items()}.items():
+        try:
+            found.append(ModelShapes.from_hf_config(file, name))
+        except ValueError as error:
+            why = " ".join(str(error).split())
+            left.append(why if why.startswith(str(file)) else f"{file}: {why}")
+    if not found:
+        others = len(left) - 1
+        more = f"; nor of {others} other file{'s' if others > 1 else ''}" if others else ""
+        raise InputError(f"{path}: no config of a model that can be predicted: {left[0]}{more}")
+    return found, left
 
 
 def _known(name: str | Path) -> bool:
@@ -789,6 +805,7 @@ def _preamble(prediction: Prediction, step: str) -> list[str]:
         f"numbers: posterior mean, 50 and 90 % equal-tailed intervals of the {STEPS[step]}",
         "step = time per output token of each sequence; tokens/s = batch / step",
     ]
+    lines += [f"left out: {why}" for why in prediction.skipped]
     outside = [row for row in prediction.predicted if row.outside]
     if outside:
         lines.append(f"outside the calibrated domain: {len(outside)} of {len(prediction.predicted)} predicted cells")

@@ -339,7 +339,9 @@ class Belief:
         if rows >= len(self.noise_squared):
             return self
         order = np.argsort(self.noise_squared.mean(-1))
-        return replace(self, noise_squared=self.noise_squared[order[((np.arange(rows) + 0.5) / rows * len(order)).astype(int)]])
+        return replace(
+            self, noise_squared=self.noise_squared[order[((np.arange(rows) + 0.5) / rows * len(order)).astype(int)]]
+        )
 
 
 def _diagonal(values: Array) -> Array:
@@ -412,7 +414,9 @@ def _noise_squared(p: Prospect, column: Array, parts: _Parts) -> Array:
         floor = floor + FLOOR_BETWEEN_MS * rng.standard_normal(p.anchor_ms[rows].shape)
         mean = p.gpu_ms[rows] + floor[:, p.gpu] + SLOPE_SD * rng.standard_normal((len(rows), 1)) * column
         if len(some):  # the same draws given what was measured
-            mean = mean + (known[some] - mean[:, some] - noise[rows] * rng.standard_normal((len(rows), len(some)))) @ gain
+            mean = (
+                mean + (known[some] - mean[:, some] - noise[rows] * rng.standard_normal((len(rows), len(some)))) @ gain
+            )
         steps = np.where(np.isfinite(known), known, np.maximum(mean, p.least_ms))
         sigma = p.noise[rows][:, p.gpu] * steps
         first = sigma if first is None else first
@@ -440,7 +444,7 @@ class Structures:
     gpu_ms : array [cell]; draws_ms : array [draw, cell]
         T_gpu: mean and draws.
     root : array [cell, direction]
-        R with R R' its covariance, ms².
+        R with R R' its covariance, ms², among the cells of one GPU.
     noise : array [cell]
         Relative.
     gpu : int array [cell]
@@ -464,7 +468,11 @@ class Structures:
         noise = np.median(p.noise, axis=0)[p.gpu]
         mean = p.gpu_ms.mean(0)
         shortest = np.array([mean[p.gpu == g].min(initial=np.inf) for g in range(len(p.gpus))])
-        return cls(mean, p.gpu_ms, root(off), noise, p.gpu, shortest, p.measured)
+        own = {g: root(off[:, p.gpu == g]) for g in np.unique(p.gpu).tolist()}
+        roots = np.zeros((len(mean), max(one.shape[1] for one in own.values())))
+        for g, one in own.items():
+            roots[p.gpu == g, : one.shape[1]] = one
+        return cls(mean, p.gpu_ms, roots, noise, p.gpu, shortest, p.measured)
 
     def hosts(self, shown: Array, q: Array) -> Array:
         """H, ms, of what shows in the shortest cell: shown [truth, gpu], q [truth, 1] -> [truth, gpu]."""
@@ -618,11 +626,13 @@ class Simulated:
     known: list[list[_Sums]]
 
     def told(self, cells: Index, rng: np.random.Generator) -> tuple[float, float]:
-        """P(the evidence is on the true structure's side), and expected log Bayes factor, once the cells are measured."""
+        """P(the evidence is on the true structure's side), and expected log Bayes factor, with these cells besides."""
         shock = rng.standard_normal((len(cells), len(self.mean_ms)))  # of the first cells alike in longer sets
         noise = self.structures.noise[cells] * shock.T
         more = self.structures.sums(cells, self.mean_ms[:, cells] * (1.0 + noise))
-        evidence = _evidence([[a + b for a, b in zip(*pair, strict=True)] for pair in zip(self.known, more, strict=True)])
+        evidence = _evidence(
+            [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(self.known, more, strict=True)]
+        )
         for_overlap = logsumexp(evidence[1:], axis=0) - np.log(len(OVERLAPS)) - evidence[0]
         factor = np.where(self.overlapped, for_overlap, -for_overlap)
         right = np.where(np.abs(factor) < 1e-9, 0.5, factor > 0)

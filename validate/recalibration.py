@@ -79,7 +79,7 @@ LEAST_GAIN, WORTH = 0.01, 0.1
 """Gains, nats, below which a cell tells nothing, and from which on several cells are worth their while."""
 MOST = 6
 """So many cells are tried together where one alone does not show."""
-MOST_CELLS = {FLOOR: 60, SHAPE: 30, OVERLAP: 15}
+MOST_CELLS = {FLOOR: 60, SHAPE: 30, OVERLAP: 12}
 """Cells of a plan; after so many one measures, and plans again."""
 MOST_CANDIDATES, LARGEST_GRID = 400, 20_000
 """Cells that are tried, thinned evenly from at most so many of the axes."""
@@ -88,7 +88,7 @@ ROUNDS, EXCHANGES = 20, 240
 SOLVED = 5e7
 """Candidates x cells³ x draws of the noise while cells are chosen for the shape."""
 RANDOM_SETS = 100
-TRUTHS, RANDOM_SIMULATED, RANDOM_SIMULATIONS = 16, 8, 100
+TRUTHS, RANDOM_SIMULATED, RANDOM_SIMULATIONS = 16, 4, 200
 """Truths per overlap by which cells are chosen; random sets of which each is simulated so often."""
 
 
@@ -186,7 +186,7 @@ class Plan:
             row += [told(self.goal, cell.expected)]
             row += [told(self.goal, cell.own)] if several else []
             row += [told(self.goal, cell.with_constants)] if self.goal == FLOOR else []
-            row += [f"{cell.log_bayes_factor:.1f}"] if cell.log_bayes_factor is not None else []
+            row += [f"{cell.log_bayes_factor:z.1f}"] if cell.log_bayes_factor is not None else []
             rows.append([*row, told(self.goal, random)])
         widths = [max(len(row[k]) for row in rows if k < len(row)) for k in range(len(head))]
         table = ["  ".join(text.rjust(w) for text, w in zip(row, widths, strict=False)).rstrip() for row in rows]
@@ -245,11 +245,17 @@ class Aim:
         What is promised.
     beside : callable (chosen cells, options) -> array [option], optional
         The loss of the chosen cells with each option, where that is faster.
+    starts : sequence of cells
+        To begin with where one cell alone tells nothing; empty: the best one.
     """
 
     loss: Callable[[Index], Array]
     expected: Callable[[Index], Array]
-    beside: Callable[[Sequence[int], Index], Array] | None = None
+    beside: "Beside | None" = None
+    starts: Sequence[int] = ()
+
+
+type Beside = Callable[[Sequence[int], Index], Array]
 
 
 def aim(p: Prospect, goal: str, rng: np.random.Generator, size: int = 3) -> Aim:
@@ -279,20 +285,26 @@ def aim(p: Prospect, goal: str, rng: np.random.Generator, size: int = 3) -> Aim:
         seed = int(rng.integers(2**32))  # the same data for all sets of a call
         return np.array([simulated.told(one, np.random.default_rng(seed))[0] for one in sets])
 
-    return Aim(loss, expected, beside)
-
-
-type Beside = Callable[[Sequence[int], Index], Array]
+    level = p.gpu_ms.mean(0)[: p.candidates]
+    mine = [np.flatnonzero(p.gpu[: p.candidates] == g) for g in range(len(p.gpus))]
+    ends = [int(some[at]) for some in mine if len(some) for at in (level[some].argmin(), level[some].argmax())]
+    return Aim(loss, expected, beside, tuple(dict.fromkeys(ends)))
 
 
 def choose(
-    loss: Callable[[Index], Array], candidates: int, budget: int, *, repeats: bool = False, beside: Beside | None = None
+    loss: Callable[[Index], Array],
+    candidates: int,
+    budget: int,
+    *,
+    repeats: bool = False,
+    beside: Beside | None = None,
+    starts: Sequence[int] = (),
 ) -> list[int]:
     """Cells of small loss: added one by one, then exchanged until no exchange of one cell helps (`EXCHANGES` at most).
 
     Parameters
     ----------
-    loss, beside
+    loss, beside, starts
         As in `Aim`.
 
     Returns
@@ -301,7 +313,7 @@ def choose(
         In an order in which each cell is the best of those left.
     """
     beside = beside or (lambda chosen, options: loss(_with(chosen, options)))
-    chosen = _grown(beside, candidates, budget, repeats=repeats)
+    chosen = _grown(beside, candidates, budget, repeats=repeats, starts=starts)
     best = float(beside(chosen[:-1], np.array(chosen[-1:]))[0])
     for _ in range(min(ROUNDS, EXCHANGES // budget)):
         before = best
@@ -322,10 +334,14 @@ def choose(
     return ordered
 
 
-def _grown(beside: Beside, candidates: int, budget: int, *, repeats: bool = False) -> list[int]:
-    """Cells added one by one."""
+def _grown(
+    beside: Beside, candidates: int, budget: int, *, repeats: bool = False, starts: Sequence[int] = ()
+) -> list[int]:
+    """Cells added one by one; the first is the start with the best second one."""
     chosen: list[int] = []
-    for _ in range(budget):
+    if len(starts) > 1 and budget > 1:
+        chosen.append(min(starts, key=lambda i: float(beside([i], _options([i], candidates, repeats)).min())))
+    while len(chosen) < budget:
         options = _options(chosen, candidates, repeats)
         chosen.append(int(options[beside(chosen, options).argmin()]))
     return chosen
@@ -398,7 +414,9 @@ def plan(
     _check(calibration, goal, budget, width, noise, specs)
     if len(batches) * len(contexts) * len(specs) > LARGEST_GRID:
         asked = len(batches) * len(contexts) * len(specs)
-        raise InputError(f"batches x contexts x GPUs: expected at most {LARGEST_GRID} cells to choose from, got {asked}")
+        raise InputError(
+            f"batches x contexts x GPUs: expected at most {LARGEST_GRID} cells to choose from, got {asked}"
+        )
     rng = np.random.default_rng(seed)
     names = tuple(spec.name for spec in specs)
     own = [cell for cell in measured if cell.gpu in names]
@@ -420,7 +438,8 @@ def plan(
     needed, least = _needed(wanted, p.candidates, most, before, width)
     if budget is None:
         budget = min(3, p.candidates) if needed is None else needed
-    chosen = choose(wanted.loss, p.candidates, budget, repeats=repeats, beside=wanted.beside) if budget else []
+    how: dict[str, Any] = {"beside": wanted.beside, "starts": () if own else wanted.starts}
+    chosen = choose(wanted.loss, p.candidates, budget, repeats=repeats, **how) if budget else []
     cells = _planned(p, goal, wanted, chosen, seed)
     random = tuple(
         float(wanted.expected(random_sets(rng, p.candidates, min(n, p.candidates), _random(goal, n))).mean())
@@ -430,10 +449,11 @@ def plan(
         name: HALF * float(belief(p, name).sds(np.array([chosen], dtype=np.int64))[0])
         for name in (p.columns if goal == SHAPE else ())
     }
+    with_constants = _all(p, goal, before)
     sentences = (
         *_answer(goal, width, needed, least, most, p.candidates),
         _assumed(p, goal, calibration, noise),
-        *_limits(p, goal, cells, errors),
+        *_limits(p, goal, cells, chosen, errors, with_constants),
         *_outside(cells, shapes, specs, calibration),
         *_left_out(unfit, long),
         *([f"Of {every} cells that could be measured {len(found)} were tried, evenly spread."] * (every > len(found))),
@@ -446,7 +466,7 @@ def plan(
         "unit": {FLOOR: "ms", SHAPE: "1", OVERLAP: "probability"}[goal],
         "estimand": _ESTIMANDS[goal],
         "before": before,
-        "before_with_constants": (with_constants := _all(p, goal, before)),
+        "before_with_constants": with_constants,
         "cells": [
             _row(shapes.name, n, cell, value) for n, (cell, value) in enumerate(zip(cells, random, strict=True), 1)
         ],
@@ -492,8 +512,8 @@ def _check(
         raise InputError(f"the budget must be 1 cell or more, got {budget}")
     if budget is not None and budget > MOST_CELLS[goal]:
         raise InputError(
-            f"a budget of {budget} cells: a plan for goal {goal} has {MOST_CELLS[goal]} at most; measure those, and plan "
-            "again with --measurements"
+            f"a budget of {budget} cells: a plan for goal {goal} has {MOST_CELLS[goal]} at most; measure those, and "
+            "plan again with --measurements"
         )
     if width is not None and (goal == OVERLAP or not 0 < width < np.inf):
         raise InputError("a width is a positive number, for the goals floor (ms) and shape (relative error)")
@@ -544,7 +564,7 @@ def _thinned(cells: list[Cell]) -> list[Cell]:
 def _random(goal: str, size: int) -> int:
     """Random sets of so many cells: fewer of large ones, which differ less."""
     if goal == OVERLAP:
-        return min(RANDOM_SIMULATED, max(2, 40 // size))
+        return max(2, min(RANDOM_SIMULATED, 20 // size))
     return RANDOM_SETS if goal == FLOOR else min(RANDOM_SETS, max(10, 300 // size))
 
 
@@ -679,16 +699,32 @@ def _answer(
     return [f"{asked} takes {_cells(needed)}: {told(goal, least)} is then expected."]
 
 
-def _limits(p: Prospect, goal: str, cells: Sequence[PlannedCell], errors: Mapping[str, float]) -> list[str]:
+def _limits(
+    p: Prospect,
+    goal: str,
+    cells: Sequence[PlannedCell],
+    chosen: Sequence[int],
+    errors: Mapping[str, float],
+    with_constants: float,
+) -> list[str]:
     """What the constants alone leave of a floor; how far other errors of T_gpu show."""
     if goal == FLOOR and cells:
         last = cells[-1]
         if last.with_constants > 1.05 * last.expected:
-            return [
+            text = (
                 f"Widths are those beside the calibration's constants. With their uncertainty the floor itself is "
                 f"{told(goal, last.with_constants)}: no cell of this family narrows that part, and in predicted steps "
                 "it cancels against T_gpu's."
-            ]
+            )
+            if last.with_constants > 1.01 * min(with_constants, *(cell.with_constants for cell in cells)):
+                some = np.array(chosen)
+                means = [p.gpu_ms[:, some[p.gpu[some] == g]].mean(-1) for g in set(p.gpu[some].tolist())]
+                alone = HALF * max(float(mean.std()) for mean in means)
+                text += (
+                    " It can grow with cells: the floor is then read off as step - T_gpu, and T_gpu alone is uncertain "
+                    f"by {told(goal, alone)}."
+                )
+            return [text]
     if goal == SHAPE:
         unseen = HALF * SLOPE_SD
         seen = ", ".join(f"{name} {told(goal, half)}" for name, half in errors.items() if name != WHOLE)
@@ -810,7 +846,9 @@ def deciding(
     compute-bound. That the anchor is measured on another GPU too is not assumed where there are draws.
 
     A floor is one GPU's: gain and widths are those of the cell's own GPU. Cells whose width is told as another one go
-    first, then those that gain most; far outside the calibration a gain counts as 1 / `FAR_GAIN` of it.
+    first, of these the ones on GPUs in hand and near the calibration, then those that gain most; far outside the
+    calibration a gain counts as 1 / `FAR_GAIN` of it. The same product with other memory (A100-40GB, A100-80GB) is no
+    other GPU, unless there is none.
     """
     if not question.startswith(("slope", "level")):
         raise InputError(f"open question {question!r} is unknown: expected slope... or level...")
@@ -833,7 +871,8 @@ def deciding(
     kinds = [OTHER if c.gpu not in mine else SAME if c.batch <= SMALL_BATCH else LARGER for c in found]
     alone = {kind: float(max(gain[i] for i in single if kinds[i] == kind)) for kind in kinds}
     best: dict[str, Deciding] = {}
-    order = np.lexsort((-np.where(far, gain / FAR_GAIN, gain), ~shown))
+    elsewhere = np.array([kind == OTHER for kind in kinds]) & bool((shown & ~far & (np.array(kinds) != OTHER)).any())
+    order = np.lexsort((-np.where(far, gain / FAR_GAIN, gain), elsewhere, ~shown))
     for i in order.tolist():
         told = (float(gain[i]), float(before[i]), float(after[i]), bool(p.inside[i]), bool(far[i]))
         best.setdefault(kinds[i], Deciding(found[i], kinds[i], *told, alone[kinds[i]]))
@@ -891,32 +930,47 @@ def _together(
 
 
 def _other_gpus(specs: Sequence[GpuSpec], calibration: Calibration) -> list[GpuSpec]:
-    mine = {spec.name for spec in specs}
-    if isinstance(calibration, Posterior):
-        rest = [calibration.specs[name] for name in calibration.gpus if name not in mine]
-        if rest:
-            return rest
+    mine, products = {spec.name for spec in specs}, {_product(spec) for spec in specs}
     known = calibration if isinstance(calibration, Mapping) else gpu_catalog.names()
-    return [gpu_catalog.load(name) for name in known if name not in mine and name in gpu_catalog.names()]
+    rest = [gpu_catalog.load(name) for name in known if name not in mine and name in gpu_catalog.names()]
+    if isinstance(calibration, Posterior):
+        seen = [calibration.specs[name] for name in calibration.gpus if name not in mine]
+        rest = seen or rest
+    return [spec for spec in rest if _product(spec) not in products] or rest
+
+
+def _product(gpu: GpuSpec) -> str:
+    """A100 of A100-40GB."""
+    return gpu.name.partition("-")[0]
 
 
 def say_deciding(found: Sequence[Deciding], question: str) -> str:
     """What `deciding` found, as a sentence."""
-    head, goal = f"What would help most ({question})", _goal(question)
+    head, goal = f"What would help most {_wanted(question)}", _goal(question)
     if not found:
         return f"{head}: no further cell of those tried fits."
     several = [one for one in found if one.kind == SEVERAL]
     if several:
-        return f"{head}, 90 %: {_say_several(several[0], goal)}."
+        return f"{head}: {_say_several(several[0], goal)}."
     parts = []
     for one in found:
         if _shows(question, one.before, one.after):
-            parts.append(f"{one.cell}{_mark(one)}: {told(goal, one.before)} to {told(goal, one.after)}")
+            like = "a GPU like " if one.kind == OTHER else ""
+            parts.append(f"{like}{one.cell}{_mark(one)}: {told(goal, one.before)} to {told(goal, one.after)}")
         elif one.alone < LEAST_GAIN:
             parts.append(f"no cell {_NOWHERE[one.kind]} tells anything")
         else:
             parts.append(f"no cell {_NOWHERE[one.kind]} narrows it by more than {_percent(one.alone)} %")
-    return f"{head}, 90 %: {'; '.join(parts)}."
+    return f"{head}: {'; '.join(parts)}."
+
+
+def _wanted(question: str) -> str:
+    """What is open, and whose interval is told."""
+    if "weights" in question:
+        return "to tell a floor from the weights' bandwidth (90 % interval of the latter's error)"
+    if _goal(question) == SHAPE:
+        return "to see whether T_gpu is off (90 % interval of its relative error)"
+    return "to narrow the floor (its 90 % interval)"
 
 
 def _say_several(one: Deciding, goal: str) -> str:
@@ -943,23 +997,32 @@ def _percent(gain: float) -> int:
 # ---- the command ------------------------------------------------------------------------------------------------
 
 
-def read_measured(path: Path, shapes: ModelShapes, specs: Sequence[GpuSpec]) -> list[Cell]:
-    """Cells of one model in a file of measurements on the GPUs at hand, repeats averaged.
+def read_measured(
+    path: Path,
+    shapes: ModelShapes,
+    specs: Sequence[GpuSpec],
+    *,
+    model: str | None = None,
+    format: str = "schema",
+    stack: str | None = None,
+    mode: str | None = None,
+) -> list[Cell]:
+    """Cells of one model in a file of measurements on the GPUs at hand, repeats averaged; read as `check` does.
+
+    Parameters
+    ----------
+    model, format, stack, mode
+        As in `OwnRows`.
 
     Raises
     ------
     InputError
         The file cannot be read, or has no cell of that model on these GPUs.
     """
-    from validate import measurements
-    from validate.names import Names
+    from validate.ownrows import OwnRows
 
-    names = Names({shapes.name: shapes}, {spec.name: spec for spec in specs})
-    frame = measurements.load(path, names=names).frame
-    own = frame[(frame["model"] == shapes.name) & frame["gpu"].isin([spec.name for spec in specs])]
-    if own.empty:
-        found = ", ".join(sorted(set(frame["model"] + " on " + frame["gpu"])))
-        asked = ", ".join(spec.name for spec in specs)
-        raise InputError(f"{path}: no cell of {shapes.name} on {asked}; the file has {found}")
-    means = own.groupby(["gpu", "batch", "context"], sort=False)["step_ms"].mean().reset_index()
-    return [Cell(str(g), float(b), float(c), float(y)) for g, b, c, y in means.itertuples(index=False, name=None)]
+    rows = OwnRows(shapes, specs[0] if len(specs) == 1 else None, model, None, format, stack, mode, tuple(specs))
+    found, own = rows.read(path)
+    cells, _ = found.averaged(own.name)
+    columns = (cells.gpu, cells.batch, cells.context, np.asarray(cells.step_ms))
+    return [Cell(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]

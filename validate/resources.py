@@ -1,5 +1,7 @@
 """Where package data lie: in the wheel first, then in the checkout."""
 
+import re
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,3 +19,11 @@ def path(name: str) -> Path:
         if candidate.exists():
             return candidate
     raise FileNotFoundError(f"package data {name!r} is missing: neither in the wheel nor in the checkout")
+
+
+def embedded(study: str | Path) -> Path | None:
+    """Folder of the study of that name, which goes before a file of that name here; None where there is none."""
+    if isinstance(study, str) and re.fullmatch(r"\w[\w-]{0,99}", study):
+        with suppress(FileNotFoundError):
+            return path(study)
+    return None

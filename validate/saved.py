@@ -1,8 +1,6 @@
 """From a fitted study to the plain draws (posterior.npz) that `predict`, `plan` and `check` read."""
 
 import os
-import re
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +100,7 @@ def load(study: str | Path) -> Posterior:
     InputError
         There is none.
     """
-    path = _place(study)
+    path = resources.embedded(study) or Path(study)
     if not os.path.exists(path):  # unlike Path.exists never an error
         raise InputError(
             f"{called(path)}: no study with saved draws; expected transfer-study, a posterior.npz or a report's folder"
@@ -114,19 +112,12 @@ def load(study: str | Path) -> Posterior:
         raise InputError(str(error)) from error
 
 
-def _place(study: str | Path) -> Path:
-    """Folder or file of a study: as `Study.load` a name before a folder here."""
-    if isinstance(study, str) and re.fullmatch(r"\w[\w-]*", study):
-        with suppress(FileNotFoundError):
-            return resources.path(study)
-    return Path(study)
-
-
 def margins(study: str | Path) -> "Margins | None":
     """Margins of a study that is named, None where `study` names saved draws alone."""
     from validate.study import Study
 
-    return Study.load(study).margins if (_place(study) / "study.toml").is_file() else None
+    folder = resources.embedded(study) or Path(study)
+    return Study.load(study).margins if (folder / "study.toml").is_file() else None
 
 
 def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quiet: bool = True) -> Posterior:

@@ -259,13 +259,9 @@ def _sha256(file: Path) -> str:
 
 def _find(study: str | Path) -> Path:
     """The study.toml of a name, file or folder."""
-    if isinstance(study, str) and re.fullmatch(r"\w[\w-]*", study):
-        try:
-            embedded = resources.path(study) / "study.toml"
-        except FileNotFoundError:
-            embedded = None
-        if embedded is not None and embedded.is_file():
-            return embedded
+    folder = resources.embedded(study)
+    if folder is not None and (folder / "study.toml").is_file():
+        return folder / "study.toml"
     path = Path(study)
     if not os.path.exists(path):  # unlike Path.exists never an error
         raise InputError(f"{called(path)}: no study of that name and no such file; expected a study.toml")

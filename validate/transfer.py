@@ -209,6 +209,7 @@ def check(
         calibration = saved.calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet)
     else:
         calibration = study if isinstance(study, Posterior) else saved.load(study)
+    klass = None if klass is None else domain.known_class(klass, calibration)
     margins = (
         margins or (saved.margins(study) if anchor is None and not isinstance(study, Posterior) else None) or Margins()
     )

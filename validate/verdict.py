@@ -25,7 +25,18 @@ from models.roofline import Efficiency
 from models.shapes import ModelShapes
 from validate.draws import IMPUTED, LEVELS, Draws, Estimate, tails
 from validate.errors import InputError
-from validate.explanations import BETWEEN_SIZE, MECHANISMS, OWN, WEIGHTS, Explanation, Gap, Join, explanations, gap
+from validate.explanations import (
+    BETWEEN_SIZE,
+    MECHANISMS,
+    OWN,
+    WEIGHTS,
+    WHOLE,
+    Explanation,
+    Gap,
+    Join,
+    explanations,
+    gap,
+)
 from validate.family import Around, Family
 from validate.hypotheses import PRIOR_SCALES, SLOPE_SD, by_unit, level_error, pooled_below, say, slope
 from validate.study import Margins
@@ -168,7 +179,7 @@ def judge(
     for k, (gpu, mask) in enumerate(masks.items()):
         some = [one.where(one.sku == k) for one in gaps]
         row = _judged(draws, branch, margins, gpu, [mask], some, levels.where([k]))
-        rows.append(row | {"sentence": f"{gpu}: {_words(row, margins)}"})
+        rows.append(row | {"sentence": f"{gpu}: {_words(row, margins, brief=len(masks) > 1)}"})
     several = len(rows) > 1
     overall = _judged(draws, branch, margins, "all", found, gaps, levels) if several else rows[0] | {"gpu": "all"}
     told = explanations(gaps[0], margins.slope_rope, own=gaps[-1])
@@ -430,35 +441,60 @@ def pooled_slope(draws: Draws, masks: Sequence[Mask], margins: Margins) -> dict[
 # ---- words ------------------------------------------------------------------------------------------------------
 
 
-def _words(row: Mapping[str, Any], margins: Margins) -> str:
+_OPEN = {
+    UNSEEN: "whether T_gpu is right, which varies too little over these cells",
+    "level: a floor or the weights' bandwidth": "another floor or the weights' bandwidth",
+    "level: within the margins or not": "whether the error of the steps is within the margins",
+    "level: off under any floor, these steps vary more than the anchor's": "no floor of its own brings the error down, "
+    "these steps vary more than the anchor's",
+}
+"""What is open, in words that need no others."""
+
+
+def _words(row: Mapping[str, Any], margins: Margins, *, brief: bool = False) -> str:
+    """One sentence on some GPUs; the brief one leaves out what stands in a table beside it."""
     p = row["probabilities"]
-    verdict = row["verdict"]
-    told = [
-        verdict
-        + (f" ({row['undecided']})" if row["undecided"] else "")
-        + f"; P(transfers) {say(p[TRANSFERS])}, P(another floor) {say(p[RECALIBRATE])}, P(an error of T_gpu beyond "
-        f"{100 * margins.slope_rope:g} %) {say(p[MISMATCH])}"
-    ]
-    if row["slope"] is not None:
-        told.append(f"slope of the step on T_gpu with a free floor {Estimate(**row['slope'])}")
+    verdict, rope = row["verdict"], f"{100 * margins.slope_rope:g} %"
+    open_ = row["undecided"] or ""
+    if open_:
+        said = f"whether an error of T_gpu exceeds {rope}" if open_ == "slope" else open_.partition(": ")[2]
+        open_ = f": {_OPEN.get(open_, said)}"
+    told = [f"{verdict}{open_}"]
+    if not brief:
+        told.append(
+            f"P(transfers) {say(p[TRANSFERS])}, P(another floor) {say(p[RECALIBRATE])}, P(shape: an error of T_gpu "
+            f"beyond {rope}) {say(p[MISMATCH])}"
+        )
+    if row["slope"] is not None and not brief:
+        told.append(f"slope of the step on T_gpu with a free floor (1: the shape is right) {Estimate(**row['slope'])}")
     if verdict in (RECALIBRATE, INDISTINGUISHABLE):
         told.append(f"new floor minus the anchor's {Estimate(**row['floor_above_anchor'])} ms")
     if verdict == INDISTINGUISHABLE:
         shares = row["floor_or_weights"]
-        told.append(
-            "in these cells a floor and an error of the weights' bandwidth have one column: nothing here tells which"
-            if shares["one_column"]
-            else f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
-            f"{say(shares['weights'])}: the former may be no more than the latter's image"
-        )
+        if not shares["one_column"]:
+            told.append(
+                f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
+                f"{say(shares['weights'])}: the former may be no more than the latter's image"
+            )
+        elif not brief:
+            told.append("a floor and an error of the weights' bandwidth look alike in these cells")
     cause = row["mechanism"]
     if cause is not None:
         told.append(
-            f"best explained by an error of {cause['label']}: {cause['size']:+.2f} +- {cause['size_sd']:.2f}, with "
-            f"{say(cause['weight'])} of the weight of all errors beyond the margin"
+            f"likeliest error of T_gpu: {cause['label']}, {_size(cause)}, with {say(cause['weight'])} of the weight of "
+            "all errors beyond the margin"
         )
-    told.append(f"MAPE under the anchor's floor {Estimate(**row['level'])} % (90 % intervals)")
+    if not brief:
+        told.append(f"MAPE under the anchor's floor {Estimate(**row['level'])} % (90 % intervals)")
     return "; ".join(told) + "."
+
+
+def _size(cause: Mapping[str, Any]) -> str:
+    """How large an error is: of the time it concerns where it is relative, else by what it does to the steps."""
+    size, sd = 100.0 * cause["size"], 100.0 * cause["size_sd"]
+    if cause["name"] in (WHOLE, WEIGHTS):
+        return f"that part takes {abs(size):.0f} ± {sd:.0f} % {'longer' if size > 0 else 'less'}"
+    return f"which changes the steps within a GPU as much as {size:+.0f} ± {sd:.0f} % of T_gpu would"
 
 
 def _notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
@@ -467,14 +503,17 @@ def _notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
     doubled = overall["doubled_priors"]["verdict"]
     if doubled != overall["verdict"]:
         notes.append(f"With twice the prior sds of floors and errors all GPUs together would say: {doubled}.")
-    for name, others in gap.names.items():
-        if len(others) > 1:
-            same = ", ".join(MECHANISMS[other] for other in others[1:])
-            notes.append(f"These cells cannot tell an error of {MECHANISMS[name]} from: {same}.")
+    alike = [
+        f"{MECHANISMS[name]} from {' and from '.join(MECHANISMS[other] for other in others[1:])}"
+        for name, others in gap.names.items()
+        if len(others) > 1
+    ]
+    if alike:
+        notes.append(f"Of the errors of T_gpu these cells cannot tell {'; '.join(alike)}.")
     if gap.floor_or_weights:
         notes.append(
-            "These cells of one GPU cannot tell a floor from an error of the weights' bandwidth; GPUs on which the "
-            "weights take different times can, and batches at which their GEMMs are bound by compute."
+            "A floor and an error of the weights' bandwidth look alike on one GPU; GPUs on which the weights take "
+            "different times tell them apart, and batches at which their matrix products are bound by compute."
         )
     if overall["anchor_slope"] is not None:
         notes.append(
