@@ -254,12 +254,7 @@ def _explanations(data: Record) -> tuple[Any, ...]:
         Column("floor"),
         Column("error of T_gpu"),
         Column("posterior weight", numeric=True),
-        Column(
-            "size",
-            "of memory as a whole or of the weights: share of that time; else the error of T_gpu that changes the "
-            "steps within a GPU as much; ± sd",
-            True,
-        ),
+        Column("size", "± sd", True),
         Column("P(beyond the margin)", numeric=True),
     )
     cells = [
@@ -274,7 +269,9 @@ def _explanations(data: Record) -> tuple[Any, ...]:
     ]
     intro = Text(
         "Every way of explaining what the steps are off by: the anchor's floor or one of its own, "
-        "with or without an error of one part of T_gpu. What has one column in these cells stands here once."
+        "with or without an error of one part of T_gpu. What looks alike in these cells stands here once. "
+        "Size: how much longer the memory's part of T_gpu takes, or the weights'; of the other errors, what relative "
+        "error of T_gpu would change the steps within a GPU as much."
     )
     return intro, *long_table("Explanations", columns, cells, 2)
 
