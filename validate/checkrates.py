@@ -229,18 +229,23 @@ def sentence(rates: Mapping[str, Any] | None, verdict: str, noise_percent: float
     )
     if verdict == UNDECIDED:
         worst = max(rates["truths"], key=lambda t: t["wrong"])
-        told = f"a verdict other than 'undecided' was wrong in at most {_percent(worst['wrong'])} ({worst['truth']})"
+        told = f"a verdict other than 'undecided' was wrong in {_at_most(worst['wrong'], worst['truth'])}"
     else:
         false = [t for t in rates["truths"] if verdict not in t["right"]]
         worst = max(false, key=lambda t: t["said"][verdict])
         best = " and ".join(
             f"{_percent(t['said'][verdict])} ({t['truth']})" for t in rates["truths"] if verdict in t["right"]
         )
-        rate = _percent(worst["said"][verdict])
-        told = f"'{verdict}' was said wrongly in at most {rate} ({worst['truth']}), rightly in {best}"
+        rate = _at_most(worst["said"][verdict], worst["truth"])
+        told = f"'{verdict}' was said wrongly in {rate}, rightly in {best}"
     apart = noise_percent is not None and noise_percent > 2.0 * rates["noise_percent"]
     other = f" These steps leave over {noise_percent:.0f} %: the rates are not theirs." if apart else ""
     return f"Error rate: {where}, {told}.{other}"
+
+
+def _at_most(share: float, truth: str) -> str:
+    """The largest rate over all truths, and of which; none where it is 0."""
+    return f"at most {_percent(share)} ({truth})" if share else "none"
 
 
 def _percent(share: float) -> str:
