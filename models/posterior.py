@@ -240,6 +240,11 @@ class Posterior:
         own: dict[str, Any] = {n: np.take_along_axis(v, code[:, None], 1) for n, v in self.constants.items()}
         return Efficiency(**own, gpu=gpu, stack=self.stack, mode=self.mode)
 
+    def typical(self, efficiency: Efficiency) -> Efficiency:
+        """Posterior means of the constants of `efficiency`, as numbers."""
+        means: dict[str, Any] = {name: float(np.mean(getattr(efficiency, name))) for name in self.constants}
+        return Efficiency(**means)
+
     def gpu_ms(
         self, shapes: ModelShapes, gpu: GpuSpec, batch: ArrayLike, context: ArrayLike, rng: np.random.Generator
     ) -> Array:

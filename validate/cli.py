@@ -235,7 +235,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     try:
         result = calibrate(
             studies=options.studies,
-            seed=1 if options.seed is None else options.seed,
+            seed=options.seed,
             jobs=options.jobs,
             dask=options.dask,
             folder=options.keep,
@@ -278,7 +278,7 @@ def _check(options: argparse.Namespace) -> int:
         format=options.format,
         stack=options.stack,
         mode=options.mode,
-        seed=1 if options.seed is None else options.seed,
+        seed=options.seed,
         quiet=_quiet(options),
     )
     page = None if options.out is None else result.save(options.out)
@@ -329,7 +329,7 @@ def _predict(options: argparse.Namespace) -> int:
         predict.parse_axis(options.context, "context", 0),
         posterior=options.study or DEFAULT_STUDY,
         klass=options.klass,
-        seed=1 if options.seed is None else options.seed,
+        seed=options.seed,
         stack=options.stack or "",
         mode=options.mode or "",
     )
@@ -371,7 +371,7 @@ def _plan(options: argparse.Namespace) -> int:
         measured=() if measured is None else recalibration.read_measured(measured, shapes, gpus, **about),
         noise=options.noise,
         repeats=options.repeats,
-        seed=1 if options.seed is None else options.seed,
+        seed=options.seed,
         **axes,
     )
     if options.out is not None:
@@ -432,11 +432,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rooffloor {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, run: object, does: str, seed: str = "1") -> argparse.ArgumentParser:
+    def command(name: str, run: object, does: str, seed: int | str = 1) -> argparse.ArgumentParser:
+        """A command; `seed` is the default, or says in words whose it is where that is decided later."""
         added = commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.", allow_abbrev=False)
         added.set_defaults(run=run, parser=added)
         added.add_argument("--json", action="store_true", help="print JSON instead of text")
-        added.add_argument("--seed", type=_seed, metavar="N", help=f"seed of every random draw (default: {seed})")
+        added.add_argument(
+            "--seed",
+            type=_seed,
+            metavar="N",
+            default=None if isinstance(seed, str) else seed,
+            help=f"seed of every random draw (default: {seed})",
+        )
         added.add_argument("--quiet", action="store_true", help="no progress bars (they show on a terminal only)")
         return added
 
@@ -478,7 +485,12 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--out", type=_path, metavar="FILE", help="write the table there, as CSV")
     _add_runner(calibrate)
 
-    reconstruct = command("reconstruct", _reconstruct, "impute whole grids from the study's published aggregates")
+    reconstruct = command(
+        "reconstruct",
+        _reconstruct,
+        "impute whole grids from the study's published aggregates",
+        "that of the committed grids",
+    )
     reconstruct.add_argument(
         "--out", type=_path, metavar="DIR", help="where the grids go (default: reports/reconstruction)"
     )
@@ -496,9 +508,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_check(command: argparse.ArgumentParser) -> None:
-    from validate.importers import FORMATS
-
+def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--config",
         type=_given,
@@ -506,6 +516,42 @@ def _add_check(command: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="name in the catalog, a config.json, its folder or a TOML file",
     )
+
+
+def _add_gpus(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--gpu",
+        type=_given,
+        action="append",
+        required=True,
+        metavar="GPU",
+        help="name, or a TOML file; may be repeated",
+    )
+
+
+def _add_class(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--class",
+        dest="klass",
+        type=_text,
+        metavar="NAME",
+        help="class whose floors the model shares (default: by its size)",
+    )
+
+
+def _add_draws(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--study",
+        type=_given,
+        metavar="STUDY",
+        help=f"whose saved draws: a name, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
+    )
+
+
+def _add_check(command: argparse.ArgumentParser) -> None:
+    from validate.importers import FORMATS
+
+    _add_config(command)
     command.add_argument(
         "--measurements",
         required=True,
@@ -517,13 +563,7 @@ def _add_check(command: argparse.ArgumentParser) -> None:
         "--gpu", type=_given, metavar="GPU", help="name or TOML file: the GPU of FILE, or which of its rows to use"
     )
     command.add_argument("--model", type=_text, metavar="NAME", help="what FILE calls the model (default: as --config)")
-    command.add_argument(
-        "--class",
-        dest="klass",
-        type=_text,
-        metavar="NAME",
-        help="class whose floors the model shares (default: by its size)",
-    )
+    _add_class(command)
     calibration = command.add_mutually_exclusive_group()
     calibration.add_argument(
         "--study",
@@ -543,21 +583,8 @@ def _add_check(command: argparse.ArgumentParser) -> None:
 def _add_plan(command: argparse.ArgumentParser) -> None:
     from validate.importers import FORMATS
 
-    command.add_argument(
-        "--config",
-        type=_given,
-        required=True,
-        metavar="MODEL",
-        help="name in the catalog, a config.json, its folder or a TOML file",
-    )
-    command.add_argument(
-        "--gpu",
-        type=_given,
-        action="append",
-        required=True,
-        metavar="GPU",
-        help="name, or a TOML file; may be repeated",
-    )
+    _add_config(command)
+    _add_gpus(command)
     command.add_argument(
         "--budget",
         type=_positive,
@@ -586,12 +613,7 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=["schema", *FORMATS], help="of FILE (default: schema)")
     command.add_argument("--stack", type=_text, help="use the rows of this serving stack")
     command.add_argument("--mode", type=_text, help="use the rows of this mode: eager, graph")
-    command.add_argument(
-        "--study",
-        type=_given,
-        metavar="STUDY",
-        help=f"whose saved draws: a name, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
-    )
+    _add_draws(command)
     command.add_argument("--noise", type=float, metavar="X", help="relative sd of a step (default: the calibration's)")
     command.add_argument("--repeats", action="store_true", help="a cell may be measured more than once")
     command.add_argument("--out", type=_path, metavar="FILE.csv", help="write the cells there")
@@ -606,14 +628,7 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="name in the catalog, a config.json, a folder of them, or a TOML file; may be repeated",
     )
-    command.add_argument(
-        "--gpu",
-        type=_given,
-        action="append",
-        required=True,
-        metavar="GPU",
-        help="name, or a TOML file; may be repeated",
-    )
+    _add_gpus(command)
     axes = "numbers, lists (1,4,16) and ranges, START:STOP:STEP (512:8192:512) or START:STOP:FACTORx (1:64:2x)"
     command.add_argument(
         "--batch", default="1,4,16", metavar="N[,N...]", help=f"sequences in the step: {axes}; default: 1,4,16"
@@ -624,19 +639,8 @@ def _add_predict(command: argparse.ArgumentParser) -> None:
         metavar="N[,N...]",
         help="tokens in the cache of each, written alike; default: 512,2048,8192",
     )
-    command.add_argument(
-        "--study",
-        type=_given,
-        metavar="STUDY",
-        help=f"whose saved draws: a name, a posterior.npz, or a report's folder (default: {DEFAULT_STUDY})",
-    )
-    command.add_argument(
-        "--class",
-        dest="klass",
-        type=_text,
-        metavar="NAME",
-        help="class whose floors the model shares (default: by its size)",
-    )
+    _add_draws(command)
+    _add_class(command)
     command.add_argument(
         "--stack", type=_text, help="what will serve the model, to be told where the calibration is another's"
     )

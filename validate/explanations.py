@@ -298,7 +298,7 @@ def _columns(
 ) -> dict[str, Array]:
     """Column of each error, ms.
 
-    Without shapes they are T_gpu, its parts, and for the weights else the least T_gpu on each GPU.
+    Without shapes they are T_gpu, and for the weights the least T_gpu on each GPU.
     """
     found = {WHOLE: T}
     names = draws.cells.gpu[order]
@@ -308,8 +308,6 @@ def _columns(
             batch, context = draws.cells.batch[at], draws.cells.context[at]
             for name, column in error_columns(shapes, gpus[gpu], batch, context, efficiency[gpu], experts).items():
                 found.setdefault(name, np.zeros_like(T))[names == gpu] = column
-    elif WEIGHTS in draws.parts_ms:
-        found |= {name: draws.weight @ draws.parts_ms[name][:, order] for name in (WEIGHTS, "kv")}
     else:
         found[WEIGHTS] = np.array([T[sku == k].min() for k in range(sku.max() + 1)])[sku]
     return scaled(found, T, sku)

@@ -6,7 +6,6 @@ from its shapes alone; given that, the family's floor and noise on each GPU come
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,6 @@ from models.roofline import Efficiency, work_ms
 from models.shapes import ModelShapes
 from validate.draws import Draws
 from validate.explanations import Join
-from validate.fitting import parts_of
 
 type Array = NDArray[np.float64]
 
@@ -126,9 +124,7 @@ def family(
         fit = job.fit(posterior, rng)
         axes = tuple(getattr(cells, name)[job.at] for name in ("batch", "context", "step_ms"))
         floors = fit.floor_ms, *anchors[gpu]
-        parts.append(
-            _part((model, gpu), axes, job.gpu_ms, floors, fit.noise_relative, known[job.at], posterior, job.shares)
-        )
+        parts.append(_part((model, gpu), axes, job.gpu_ms, floors, fit.noise_relative, known[job.at], posterior))
     efficiency = {gpu: job.efficiency for gpu, job in jobs.items()}
     unmeasured = tuple(g for g in cells.gpus if g not in seen)
     draws = _draws(parts, posterior, model, klass, label)
@@ -145,7 +141,6 @@ class _Job:
     gpu_ms: Array
     step_ms: Array
     known_sd_ms: Array
-    shares: Mapping[str, Array]
     efficiency: Efficiency
     floor_prior: tuple[float, float]
     noise_prior: tuple[float, float]
@@ -166,11 +161,9 @@ class _Job:
         constants = posterior.efficiency(gpu, rng)
         work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=spec, experts=posterior.experts)
         T = np.asarray(work_ms(work, constants))
-        means: dict[str, Any] = {name: float(np.mean(getattr(constants, name))) for name in posterior.constants}
         floor_prior, noise_prior = _priors(posterior, gpu, klass, rng)
         assert cells.step_ms is not None
-        shares = parts_of(work, constants, T)[0]
-        return cls(at, T, cells.step_ms[at], known[at], shares, Efficiency(**means), floor_prior, noise_prior)
+        return cls(at, T, cells.step_ms[at], known[at], posterior.typical(constants), floor_prior, noise_prior)
 
     def fit(self, posterior: Posterior, rng: np.random.Generator) -> FloorFit:
         return fit_floor(
@@ -224,7 +217,6 @@ class _Part:
     calibrated: Array
     noise_ms: Array
     known_sd_ms: Array
-    shares: Mapping[str, Array]
 
 
 def _part(
@@ -235,13 +227,12 @@ def _part(
     noise: Array,
     known_sd_ms: Array,
     posterior: Posterior,
-    shares: Mapping[str, Array],
 ) -> _Part:
     """A part from batch, context and step [draw or 1, cell], T_gpu, its own, the anchor's and the calibrated floor."""
     batch, context, step = (np.broadcast_to(values, gpu_ms.shape) for values in axes)
     mean = posterior.step_ms(gpu_ms, floors[0])
     sd = np.sqrt((noise[:, None] * mean) ** 2 + known_sd_ms**2)
-    return _Part(*pair, batch, context, step, gpu_ms, *floors, sd, known_sd_ms, shares)
+    return _Part(*pair, batch, context, step, gpu_ms, *floors, sd, known_sd_ms)
 
 
 def _priors(
@@ -279,9 +270,8 @@ def _anchor_part(posterior: Posterior, gpu: str, floor: tuple[Array, Array], rng
     T = posterior.anchor_gpu_ms[:, at]
     drawn, calibrated = floor
     noise = posterior.noise_of(gpu, posterior.anchor, rng)
-    nothing = dict.fromkeys(("weights", "kv", "other"), np.zeros_like(T))
     floors = drawn, drawn, calibrated
-    return _part((posterior.anchor, gpu), axes, T, floors, noise, np.zeros(T.shape[-1]), posterior, nothing)
+    return _part((posterior.anchor, gpu), axes, T, floors, noise, np.zeros(T.shape[-1]), posterior)
 
 
 def _draws(parts: Sequence[_Part], posterior: Posterior, model: str, klass: str, label: str) -> Draws:
@@ -311,7 +301,7 @@ def _draws(parts: Sequence[_Part], posterior: Posterior, model: str, klass: str,
         joined("context"),
         joined("step_ms"),
         T,
-        {name: np.concatenate([part.shares[name] for part in parts], -1) for name in ("weights", "kv", "other")},
+        {},
         np.zeros_like(T),
         added("own"),
         {},

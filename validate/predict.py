@@ -8,8 +8,6 @@ No step is faster than its bytes at peak bandwidth. Draws whose floor would make
 GPU, so that all its cells and the floor that is told rest on the same draws; noise is truncated there.
 """
 
-import csv
-import io
 import math
 import os
 import re
@@ -26,13 +24,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from models import shapes as shape_catalog
 from models.capacity import USABLE, fits, memory_bytes
-from models.classes import CLASSES, default_class
+from models.classes import default_class
 from models.gpus import GpuSpec
 from models.posterior import Posterior
 from models.roofline import bytes_floor_ms
 from models.shapes import ModelShapes
 from validate import domain, saved
-from validate.csvfile import cell as csv_cell
+from validate.csvfile import table_text
 from validate.draws import LEVELS, Estimate, tails, weighted_quantiles
 from validate.errors import InputError
 from validate.files import json_ready
@@ -260,13 +258,8 @@ class Prediction:
 
     def csv(self) -> str:
         """`records` as a CSV file; an apostrophe stands before texts that a spreadsheet would take for a formula."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         records = self.records()
-        writer.writerow(records[0])
-        for record in records:
-            writer.writerow("" if value is None else csv_cell(json_ready(value)) for value in record.values())
-        return out.getvalue()
+        return table_text(list(records[0]), ([json_ready(value) for value in record.values()] for record in records))
 
     def plot(self, ax: "Axes | None" = None, against: str = "batch", step: str = MEASURED) -> "Axes":
         """Curves with 50 and 90 % bands against "batch" or "context"; returns the axes."""
@@ -346,7 +339,7 @@ def predict(
     skus = _once([_gpu(given, calibration) for given in _several(gpus)], "GPU")
     batches, contexts = axis(batch, "batch", 1), axis(context, "context", 0)
     _check_size(len(models) * len(skus) * len(batches) * len(contexts))
-    chosen = None if klass is None else _class(klass, calibration)
+    chosen = None if klass is None else domain.known_class(klass, calibration)
     b, c = (grid.ravel() for grid in np.meshgrid(batches, contexts, indexing="ij"))
     rows, pairs = list[Row](), list[Pair]()
     for model in models:
@@ -740,16 +733,6 @@ def _gpu(given: Gpu, posterior: Posterior) -> GpuSpec:
     spec = read_gpu(given)
     name, other = domain.known_gpu(spec, posterior)
     return spec if other else posterior.specs.get(name, spec)
-
-
-def _class(klass: str, posterior: Posterior) -> str:
-    known = {name.casefold(): name for name in (*CLASSES, *posterior.classes)}
-    if klass.strip().casefold() not in known:
-        raise InputError(
-            f"--class {shape_catalog.shown(klass)}: expected a class of the calibration or a default one: "
-            f"{', '.join(dict.fromkeys(known.values()))}"
-        )
-    return known[klass.strip().casefold()]
 
 
 def _ask(shapes: ModelShapes, gpu: GpuSpec, posterior: Posterior, klass: str | None, serving: tuple[str, str]) -> _Ask:

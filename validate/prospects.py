@@ -8,7 +8,6 @@ overlapped floors are apart. `validate.recalibration` chooses cells by them.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from models.priors import DEFAULT_PRIORS
 from models.roofline import Efficiency, bytes_floor_ms, work_ms
 from models.shapes import ModelShapes
 from validate import domain
-from validate.explanations import error_columns, scaled
+from validate.explanations import FLOOR_BETWEEN_MS, error_columns, scaled
 from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
 from validate.predict import LIGHTEST, least_floor_ms, truncated
 
@@ -31,8 +30,6 @@ type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 type Calibration = Posterior | Efficiency | Mapping[str, Efficiency]
 
-FLOOR_BETWEEN_MS = DEFAULT_PRIORS.floor_sd_pair_ms
-"""sd between GPUs of the floor less the anchor's, ms, beside a part that all GPUs share (`OFFSET_SD_MS`)."""
 DRAWS, NOISES, TRIES = 400, 300, 20
 """Draws of the calibration that are used; of the steps, for the noise, where each costs a matrix, from so many times as
 many of which some are impossible."""
@@ -198,7 +195,7 @@ def prospect(
             floor = calibration.floor_of(sku, name, klass, rng)
             anchor[:, g] = calibration.floor_of(sku, calibration.anchor, calibration.anchor_class, rng)
             noises[:, g] = calibration.noise_of(sku, name, rng)
-            typical = _typical(efficiency, calibration)
+            typical = calibration.typical(efficiency)
             mean[:, g], variance[:, g] = _regressed(floor, gpu_ms[:, at].mean(-1))
         else:
             typical = calibration[spec.name] if isinstance(calibration, Mapping) else calibration
@@ -227,12 +224,6 @@ def prospect(
         join=join,
     )
     return found.drawn(rng).given(rng)
-
-
-def _typical(efficiency: Efficiency, calibration: Posterior) -> Efficiency:
-    """Posterior means of the constants on one SKU."""
-    means: dict[str, Any] = {name: float(np.mean(getattr(efficiency, name))) for name in calibration.constants}
-    return Efficiency(**means)
 
 
 def _regressed(floor: Array, level: Array) -> tuple[Array, float]:

@@ -17,8 +17,6 @@ The noise is relative to the step and independent between cells. It holds what t
 measurement of the same cell repeats: therefore distinct cells, unless repeats are asked for.
 """
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,12 +33,11 @@ from models.posterior import Posterior
 from models.priors import DEFAULT_PRIORS
 from models.shapes import ModelShapes
 from validate import domain
-from validate.csvfile import cell as csv_cell
+from validate.csvfile import table_text
 from validate.errors import InputError
-from validate.explanations import WEIGHTS, WHOLE
+from validate.explanations import FLOOR_BETWEEN_MS, WEIGHTS, WHOLE
 from validate.hypotheses import OFFSET_SD_MS, SLOPE_SD
 from validate.prospects import (
-    FLOOR_BETWEEN_MS,
     OVERLAPS,
     SIMULATIONS,
     Array,
@@ -201,11 +198,7 @@ class Plan:
 
     def to_csv(self) -> str:
         """The cells as CSV text."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        writer.writerows([csv_cell(row[name]) for name in _COLUMNS] for row in self.data["cells"])
-        return text.getvalue()
+        return table_text(_COLUMNS, ([row[name] for name in _COLUMNS] for row in self.data["cells"]))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """What is expected against the number of cells, beside random cells."""

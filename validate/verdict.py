@@ -1,10 +1,8 @@
 """Does a latency model transfer to a new family? A verdict per GPU and overall, with what it cannot tell apart.
 
-The anchor's calibration predicts each cell of the family as T_gpu + the anchor's floor. What the family's steps are off
-by is explained in turn by nothing, by a floor of its own, by an error of one part of T_gpu (the directions of
-`validate.absorption`), or by both. Floors and errors may differ between GPUs around a common value, with a half-Cauchy
-scale. Every explanation is linear with normal coefficients, so that its evidence is exact given the scales, which are
-summed out on a grid; the posterior weights of the explanations, and of sizes beyond the margins, make the verdict.
+What a family's steps are off by has several explanations (`validate.explanations`): nothing, a floor of its own, an
+error of one part of T_gpu, or both. Their posterior weights, those of sizes beyond the margins, and the level of the
+error under the anchor's floor make the verdict.
 
 Which explanations cannot be told apart is left to the evidence: on one GPU a floor and an error of the weights'
 bandwidth are the same column (DESIGN section 5), on several the latter is proportional to each GPU's weight time.
@@ -182,10 +180,9 @@ def judge(
         rows.append(row | {"sentence": f"{gpu}: {_words(row, margins, brief=len(masks) > 1)}"})
     several = len(rows) > 1
     overall = _judged(draws, branch, margins, "all", found, gaps, levels) if several else rows[0] | {"gpu": "all"}
-    told = explanations(gaps[0], margins.slope_rope, own=gaps[-1])
     anchors = [mask for g in masks if (mask := draws.mask(draws.anchor, g)).sum() > 1]
     theirs = pooled_slope(branch, anchors, margins)["slope"] if anchors else None
-    overall |= {"anchor_slope": theirs, "log_evidence": float(logsumexp([e.log_joint for e in told]))}
+    overall |= {"anchor_slope": theirs}
     split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
     if split and overall["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
         overall |= {"verdict": UNDECIDED, "undecided": f"slope: a shape mismatch on {', '.join(split)} alone"}
@@ -296,6 +293,7 @@ def _judged(
         "floor_above_anchor": draws.estimate(
             levels.floor_ms.mean(-1), f"floor of the family minus the anchor's{mean}", "ms"
         ).data,
+        "log_evidence": float(logsumexp([e.log_joint for e in told[0]])),
         "weights_ms": float(gaps[0].columns[WEIGHTS].mean()),
     }
 
