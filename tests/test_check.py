@@ -256,6 +256,8 @@ def test_datatree_and_frames_hold_what_the_page_says(found: transfer.Check):
     assert len(found.cells_frame()) == len(found.cells)
     assert found.to_frame()["gpu"].tolist() == [*dict.fromkeys(r["gpu"] for r in found.cells), "all"]
     assert repr(found).startswith("Check(Verdict(Qwen2.5-7B: recalibrate the floor;")
+    title = " ".join(found.plot().get_title(loc="left").split())
+    assert title.endswith("measured cells, judged by the calibration simulated (Llama-3.1-8B, simulated)")
 
 
 def test_page_escapes_names_and_holds_every_cell(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]):

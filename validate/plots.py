@@ -1210,7 +1210,7 @@ def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     colours = (_COLOURS[2], _COLOURS[1], _COLOURS[0], _COLOURS[4])
     if ax is None:
         ax = Figure(figsize=(10, 1.4 + 0.75 * len(rows)), layout="constrained").subplots()
-        ax.set_title(f"{data['model']}: {data['verdict']}\nData: {data['label']}", loc="left")
+        ax.set_title(f"{data['model']}: {data['verdict']}\n{textwrap.fill(f'Data: {data["label"]}', 90)}", loc="left")
     height = 0.8 / len(shown)
     for k, (verdict, colour) in enumerate(zip(shown, colours, strict=True)):
         at = [i + (k - 0.5 * (len(shown) - 1)) * height for i in range(len(rows))]

@@ -109,8 +109,11 @@ class Check:
         return pd.DataFrame(self.cells)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Probabilities of the verdicts, by GPU and overall."""
-        return self.result.plot(ax)
+        """Probabilities of the verdicts, by GPU and overall; the title names the cells and the calibration."""
+        from validate import plots
+        from validate.checkpage import label
+
+        return plots.verdicts(self.data | {"label": label(self.data)}, ax=ax)
 
     @property
     def datatree(self) -> "xr.DataTree":
