@@ -270,7 +270,9 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[An
     """What each cell alone says of its floor (of the logarithm, given q): precision, and precision times value.
 
     Signed, y - T. Positive, with the floor's share s = 1 - (T/y)^(1/q) in y^(1/q): log H = log y + q log s, and a
-    step moves by y s per unit of log H. s is kept off zero where T reaches y: there the cell says nothing.
+    step moves by y s per unit of log H. s is kept off zero where T reaches y: there the cell says nothing. Nor does one
+    where a floor may hide below T (q < 1) and y - T is within the noise: H may then be anything up to about T, and a
+    precision would put chains on a scale far too fine for that.
     """
     if q is None:
         value = measured - branch if growth is None else measured - branch - growth
@@ -282,7 +284,10 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[An
     value = pt.log(measured) + power * pt.log(share)
     if growth is not None:
         value = value - pt.log(growth)
-    precision = (measured * share / sd) ** 2
+    excess = (measured - branch) / sd
+    excess = 0.5 * (excess + pt.sqrt(excess**2 + 0.1))
+    hidden = 4.0 * pt.maximum(1.0 - q, 0.0)  # the excess, in sds, that the floor may owe to noise
+    precision = (measured * share / sd) ** 2 * (excess**2 / (excess**2 + hidden**2)) ** 4
     return precision, precision * value
 
 
@@ -398,14 +403,18 @@ def _cell_floors(layout: _Layout, priors: Priors, guess: tuple[Any, Any], positi
     mean, unit = (np.log(median), "") if positive else (median, "_ms")
     scale_gpu, scale_group, scale_pair = (getattr(priors, f"floor_sd_{k}{unit}") for k in ("gpu", "group", "pair"))
     dims = ("gpu",) if layout.dim is None else ("gpu", layout.dim)
-    sd_gpu = pm.HalfStudentT(f"floor_sd_gpu{unit}", nu=3, sigma=scale_gpu)
+
+    def scale(effect: str, top: float) -> Any:
+        name = f"floor_sd_{effect}{unit}"
+        return pm.HalfNormal(name, sigma=top) if positive else pm.HalfStudentT(name, nu=3, sigma=top)
+
+    sd_gpu = scale("gpu", scale_gpu)
     if layout.dim is None:
         variance = pt.stack([g * sd_overall**2 + sd_gpu**2, sd_gpu**2])
         sd_pair = sd_gpu
     else:
         model.add_coord(layout.dim, list(layout.labels))
-        sd_group = pm.HalfStudentT(f"floor_sd_{layout.dim}{unit}", nu=3, sigma=scale_group)
-        sd_pair = pm.HalfStudentT(f"floor_sd_pair{unit}", nu=3, sigma=scale_pair)
+        sd_group, sd_pair = scale(layout.dim, scale_group), scale("pair", scale_pair)
         by_gpu, by_group = c * sd_gpu**2, g * sd_group**2
         variance = sd_pair**2 + pt.stack([g * c * sd_overall**2 + by_gpu + by_group, by_gpu, by_group, 0.0])
 

@@ -499,23 +499,32 @@ def floor_scales(
 
     Notes
     -----
-    Half-t priors with 3 degrees of freedom. Points come from the prior, and in a second round half of them from a
+    Priors as in `Priors`, half-t or half-normal. Points come from the prior, and in a second round half of them from a
     log-normal around what the first round chose; each draw takes one, with probability proportional to the joint normal
     density of its floors times the prior over the density of the points. Points are common to all draws.
     """
     mean, _ = floor_level(priors, structure)
     values = (np.log(floor_ms) if structure.positive else floor_ms) - mean
     tops = np.array([_scale(priors, structure, prior) for prior, _ in EFFECTS.values()])
-    points = np.abs(rng.standard_t(3, (SCALES // 4, len(EFFECTS)))) * tops
+
+    def half(number: int) -> Array:
+        size = (number, len(EFFECTS))
+        return np.abs(rng.standard_normal(size) if structure.positive else rng.standard_t(3, size)) * tops
+
+    points = half(SCALES // 4)
     first = np.log(points[_chosen(pairs, values, points, np.zeros(len(points)), structure, rng, priors)])
     centre, root = first.mean(0), 1.5 * np.linalg.cholesky(np.cov(first.T) + 0.01 * np.eye(len(EFFECTS)))
-    fresh = np.abs(rng.standard_t(3, (SCALES // 2, len(EFFECTS)))) * tops
-    logs = np.concatenate([np.log(fresh), centre + rng.standard_normal((SCALES // 2, len(EFFECTS))) @ root.T])
+    logs = np.concatenate(
+        [np.log(half(SCALES // 2)), centre + rng.standard_normal((SCALES // 2, len(EFFECTS))) @ root.T]
+    )
     white = np.linalg.solve(root, (logs - centre).T)
     around = -0.5 * (white**2).sum(0) - np.log(np.diag(root)).sum() - 0.5 * len(EFFECTS) * np.log(2.0 * np.pi)
     points = np.exp(logs)
-    half_t = np.log(4.0 / (np.pi * np.sqrt(3.0) * tops)) - 2.0 * np.log1p((points / tops) ** 2 / 3.0)
-    prior = (half_t + logs).sum(-1)  # of the logarithm
+    if structure.positive:
+        density = 0.5 * np.log(2.0 / np.pi) - np.log(tops) - 0.5 * (points / tops) ** 2
+    else:
+        density = np.log(4.0 / (np.pi * np.sqrt(3.0) * tops)) - 2.0 * np.log1p((points / tops) ** 2 / 3.0)
+    prior = (density + logs).sum(-1)  # of the logarithm
     weight = prior - np.logaddexp(prior, around)
     return points[_chosen(pairs, values, points, weight, structure, rng, priors)]
 

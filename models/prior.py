@@ -85,13 +85,14 @@ def _overall(structure: FloorStructure, priors: Priors) -> tuple[float, float]:
     return float(np.log(median)), sd
 
 
-def _scales(structure: FloorStructure, priors: Priors) -> dict[str, tuple[str, _HalfT]]:
+def _scales(structure: FloorStructure, priors: Priors) -> dict[str, tuple[str, Any]]:
     """Scales of the effects "gpu", "group" and "pair" that the structure has: name in the posterior, and prior."""
     assert structure.sharing is not None
     unit, dim = "" if structure.positive else "_ms", structure.sharing.dim
     names = {"gpu": "gpu"} if dim is None else {"gpu": "gpu", "group": dim, "pair": "pair"}
+    prior = stats.halfnorm if structure.positive else _HalfT
     return {
-        effect: (f"floor_sd_{name}{unit}", _HalfT(getattr(priors, f"floor_sd_{effect}{unit}")))
+        effect: (f"floor_sd_{name}{unit}", prior(scale=getattr(priors, f"floor_sd_{effect}{unit}")))
         for effect, name in names.items()
     }
 
@@ -197,7 +198,7 @@ def _sample_floors(
     mean, sd = _overall(structure, priors)
     floor, scales = mean + sd * normal(), {}
     for effect, (name, prior) in _scales(structure, priors).items():
-        scales[name] = xr.DataArray(prior.rvs((1, draws), rng), dims=("chain", "draw"))
+        scales[name] = xr.DataArray(prior.rvs(size=(1, draws), random_state=rng), dims=("chain", "draw"))
         floor = floor + scales[name] * normal(*effects[effect])
     floor = floor.transpose("chain", "draw", *grid)
     return xr.Dataset({"floor_ms": np.exp(floor) if structure.positive else floor, **scales}, coords=coords)

@@ -32,8 +32,9 @@ class Priors:
     floor_sd_gpu_ms, floor_sd_group_ms, floor_sd_pair_ms : scale of a half-t with 3 degrees of freedom
         2 ms for SKUs keeps the size of a level test near nominal with three SKUs; classes (or models) differ
         more: a published MoE floor lies 18 ms above the dense one, which the t tail allows.
-    floor_sd_gpu, floor_sd_group, floor_sd_pair : scale of a half-t with 3 degrees of freedom
-        The same for the logarithm of floors H >= 0: hosts differ by tens of percent, classes by factors.
+    floor_sd_gpu, floor_sd_group, floor_sd_pair : scale of a half-normal
+        The same for the logarithm of floors H >= 0: hosts differ by tens of percent, classes by factors. No t tail:
+        on a logarithm it would allow floors that differ by powers of ten.
     launch_ms : (median, sd of the logarithm) of a LogNormal
         Host time per kernel launch, or latency per kernel: a few microseconds with graphs, tens without.
     noise_relative : (median, sd of the logarithm) of a LogNormal
@@ -58,9 +59,9 @@ class Priors:
     floor_sd_gpu_ms: float = 2.0
     floor_sd_group_ms: float = 3.0
     floor_sd_pair_ms: float = 1.0
-    floor_sd_gpu: float = 0.3
-    floor_sd_group: float = 0.5
-    floor_sd_pair: float = 0.2
+    floor_sd_gpu: float = 0.4
+    floor_sd_group: float = 0.7
+    floor_sd_pair: float = 0.25
     launch_ms: tuple[float, float] = (0.008, 1.0)
     noise_relative: tuple[float, float] = (0.05, 0.8)
     noise_spread: float = 0.5

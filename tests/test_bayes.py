@@ -119,7 +119,8 @@ def test_density_is_that_of_the_plain_hierarchy(
     expected += stats.multivariate_normal.logpdf(coordinate(grid_ms).ravel() - mean, cov=covariance)
     for sd, name in zip(sds, ("gpu", "group", "pair"), strict=True):
         scale = getattr(p, f"floor_sd_{name}{unit}")
-        expected += np.log(2.0) + stats.t.logpdf(sd, 3, scale=scale) + np.log(sd)
+        half = stats.norm(scale=scale) if structure.positive else stats.t(3, scale=scale)
+        expected += np.log(2.0) + half.logpdf(sd) + np.log(sd)
     median, sd = p.noise_relative
     # What the sampler moves is an orthogonal turn of the level, in sds, and of the models' own deviations.
     expected += stats.norm.logpdf((level - np.log(median)) / sd) + stats.norm.logpdf(own).sum()

@@ -165,14 +165,18 @@ def test_floor_scales_recover_large_and_small_scales():
     assert (median[[0, 2, 3]] < 2.0).all()
 
 
-def test_ranks_of_known_scales_are_uniform():
+@pytest.mark.parametrize("combine", ["added", "overlapped"])
+def test_ranks_of_known_scales_are_uniform(combine: str):
     """Scales from their prior, floors from the effects: the true scale has a uniform rank among the draws."""
-    rng, pairs, structure = np.random.default_rng(11), grid(3, 3, 1), FloorStructure("gpu, model")
-    tops = np.array([getattr(DEFAULT_PRIORS, f"floor_sd_{prior}_ms") for prior, _ in EFFECTS.values()])
+    rng, pairs, structure = np.random.default_rng(11), grid(3, 3, 1), FloorStructure("gpu, model", combine)
+    unit = "" if structure.positive else "_ms"
+    tops = np.array([getattr(DEFAULT_PRIORS, f"floor_sd_{prior}{unit}") for prior, _ in EFFECTS.values()])
     ranks = []
     for _ in range(60):
-        known = np.abs(rng.standard_t(3, 5)) * tops
-        floors = np.tile(simulated_floors(pairs, known, rng), (80, 1))
+        known = np.abs(rng.standard_normal(5) if structure.positive else rng.standard_t(3, 5)) * tops
+        overall = (np.log(4.0), 1.0) if structure.positive else (0.0, 5.0)
+        floors = simulated_floors(pairs, known, rng, overall)
+        floors = np.tile(np.exp(floors) if structure.positive else floors, (80, 1))
         ranks.append((floor_scales(pairs, floors, structure, rng) < known).mean(0))
     ranks = np.array(ranks)
     standard_error = np.sqrt(1 / 12 / len(ranks))

@@ -106,7 +106,8 @@ def test_drawn_floors_are_the_sum_of_their_effects(combine: str) -> None:
     unit = "" if structure.positive else "_ms"
     found = draws_of(structure, n, constants="fixed")
     for name, effect in (("gpu", "gpu"), ("class", "group"), ("pair", "pair")):
-        half = stats.t(3, scale=getattr(p, f"floor_sd_{effect}{unit}"))
+        scale = getattr(p, f"floor_sd_{effect}{unit}")
+        half = stats.norm(scale=scale) if structure.positive else stats.t(3, scale=scale)
         values = found[f"floor_sd_{name}{unit}"].values.ravel()
         assert stats.kstest(values, lambda x, half=half: 2.0 * half.cdf(x) - 1.0).pvalue > 1e-3
     floor = found["floor_ms"].values[0]
@@ -146,7 +147,9 @@ def test_density_of_floors_is_the_joint_normal_of_the_grid(shared_by: str, combi
         for effect, name in scales.items():
             value = posterior[f"floor_sd_{name}{unit}"].values[0, draw]
             covariance = covariance + value**2 * same[effect]
-            expected += np.log(2.0) + stats.t.logpdf(value, 3, scale=getattr(p, f"floor_sd_{effect}{unit}"))
+            scale = getattr(p, f"floor_sd_{effect}{unit}")
+            half = stats.norm(scale=scale) if structure.positive else stats.t(3, scale=scale)
+            expected += np.log(2.0) + half.logpdf(value)
         grid = floor.values[0, draw].ravel()
         grid = np.log(grid) if structure.positive else grid
         expected += stats.multivariate_normal.logpdf(grid, np.full(g * c, centre), covariance)
