@@ -233,7 +233,7 @@ class Compiled:
             `data` names what the model does not have, or its shapes or codes do not fit.
         """
         merged = self._merged(data or {})
-        trace = nutpie.sample(
+        sampler = nutpie.sample(
             self.nutpie_model.with_data(**self._taken(merged, data or {})),
             draws=draws,
             tune=tune,
@@ -244,7 +244,13 @@ class Compiled:
             init_mean=None if start is None else np.asarray(start, dtype=float),
             save_warmup=False,
             progress_bar=progress,
+            blocking=False,
         )
+        try:
+            trace = sampler.wait()
+        except BaseException:  # nutpie's own waiting takes Ctrl-C for the end and returns what there is
+            sampler.cancel()
+            raise
         posterior = trace["posterior"].to_dataset()
         stats = trace["sample_stats"].to_dataset()
         found = diagnose({n: posterior[n].values for n in self.free}, stats)
@@ -343,7 +349,10 @@ def _stacked(model: pm.Model) -> tuple[pm.Model, dict[str, tuple[str, ...]]]:
     outputs = clone_replace(graph.outputs, replace=replaced, rebuild_strict=False)
     rewritten = FunctionGraph(outputs=outputs, clone=False)
     rewritten._coords, rewritten._dim_lengths = graph._coords, graph._dim_lengths
-    return model_from_fgraph(rewritten, mutate_fgraph=True), stacks
+    stacked = model_from_fgraph(rewritten, mutate_fgraph=True)
+    order = [variable.name for variable in model.free_RVs]
+    stacked.free_RVs.sort(key=lambda variable: order.index(variable.name))
+    return stacked, stacks
 
 
 def diagnose(draws: Mapping[str, Array], stats: xr.Dataset) -> Diagnostics:

@@ -107,12 +107,33 @@ def test_marginal_likelihood_agrees_with_counting(floor: FloorStructure) -> None
         assert found.log_possible == pytest.approx(np.log(possible.mean()), abs=0.05)
 
 
+@pytest.mark.parametrize("floor", [REFERENCE, FloorStructure("gpu", "overlapped")], ids=str)
+@pytest.mark.parametrize("name", ["raw_mape Llama-3.1-8B H200", "residual_mape Llama-3.1-8B H200"])
+def test_probability_of_a_figure_given_the_others_agrees_with_counting(floor: FloorStructure, name: str) -> None:
+    """And with the likelihood of the others it gives that of all."""
+    inversion = Inversion(INDEX, FEW, ("H200",), floor=floor)
+    q = np.random.default_rng(4).standard_normal((100_000, inversion.unknowns))
+    places, possible = inversion.places(q)
+    inside = np.abs(places) <= 1.0
+    others = possible & np.delete(inside, inversion.rows.index(name), axis=1).all(1)
+    hits = (others & inside.all(1)).sum()
+    low, high = FEW[name]
+    far = 0.5e4 * (high - low)
+    wide = FEW | {name: (0.5 * (low + high) - far, 0.5 * (low + high) + far)}
+    effort = Effort(prior=10_000, first=50.0, chains=32, draws=4, repeats=3)
+    found = marginal(Inversion(INDEX, wide, ("H200",), floor=floor), seed=[5], effort=effort, narrow=(name, 1e-4))
+    error = 3 * np.sqrt(0.15**2 + 1 / hits)
+    assert abs(found.log_given - np.log(hits / others.sum())) < error
+    assert abs(found.log_ml + found.log_given - np.log(hits / possible.sum())) < error
+    assert 0.0 < found.given_se < 0.3
+
+
 def test_same_seed_same_marginal_likelihood() -> None:
     inversion = Inversion(INDEX, FEW, ("H200",))
     effort = Effort(prior=1000, first=50.0, chains=4, draws=2, repeats=2)
     first, again, other = (marginal(inversion, seed=[seed], effort=effort) for seed in (5, 5, 6))
-    assert first == again
-    assert first != other
+    assert first.log_ml == again.log_ml != other.log_ml
+    assert np.isnan(first.log_given)
 
 
 def test_tasks_with_the_same_answer_share_a_run() -> None:
@@ -139,11 +160,11 @@ def made_up(best: str, advantage: dict[str, float]) -> Competition:
                     task = Task(floor, index, gpu, scale)
                     log_ml = -40.0 + (gain / 2 if str(floor) == best else 0.0)
                     rows.append(task.labels | OTHERS | {"log_ml": log_ml})
-    for figure, gain in (("a", 0.0), ("b", 3.5)):
+    for figure, gain in (("a", 2.0), ("b", -1.5)):
         for floor in (FloorStructure("gpu, model", "max"), REFERENCE):
             task = Task(floor, INDICES[0], "H100", left_out=figure)
-            log_ml = -35.0 + (gain if str(floor) == best else 0.0)
-            rows.append(task.labels | OTHERS | {"log_ml": log_ml})
+            given = {"log_given": -5.0 + (gain if str(floor) == best else 0.0), "given_se": 0.3}
+            rows.append(task.labels | OTHERS | {"log_ml": -35.0} | given)
     return Competition(pd.DataFrame(rows))
 
 
@@ -170,6 +191,7 @@ def test_the_figure_that_moves_it_most() -> None:
     assert moved["figure"].tolist() == ["a", "b"]
     assert moved["first"].tolist() == [str(FloorStructure("gpu, model", "max"))] * 2
     assert moved["change"].tolist() == pytest.approx([2.0, -1.5])
+    assert moved["se"].tolist() == pytest.approx([0.3 * np.sqrt(2.0)] * 2)
     assert "a (H100), log Bayes factor +0.0 without it, +2.0 with it" in repr(result)
 
 
@@ -199,6 +221,7 @@ def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
             scales=("default",),
             gpus=("H200",),
             effort=effort,
+            close=effort,
             sweep=False,
             jobs=1,
             folder=folder,

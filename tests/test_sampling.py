@@ -1,5 +1,9 @@
 """Compile once, refit many: the gate, data that replace data, storage."""
 
+import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -172,3 +176,51 @@ def test_diagnostics_find_the_bad_parameter() -> None:
     assert found.rhat_of == found.ess_of == "pair[1]"
     assert found.rhat > 1.05
     assert found.divergences == 3
+
+
+def test_data_in_stacks_leave_the_density_as_it_is(compiled: sampling.Compiled) -> None:
+    """Codes and times go to the compiled function as rows of one array."""
+    model = build(*cells_and_branch(0))
+    ((stack, names),) = compiled.stacks.items()
+    assert stack == "stack (cell)"
+    assert {"measured_ms", "gpu_ms", "pair_code"} <= set(names) == set(compiled.data)
+    logp, gradient = model.compile_logp(mode="FAST_COMPILE"), model.compile_dlogp(mode="FAST_COMPILE")
+    rng, start = np.random.default_rng(4), model.initial_point()
+    for _ in range(3):
+        point = {name: rng.normal(0.0, 0.5, np.shape(value)) for name, value in start.items()}
+        flat = np.concatenate([np.ravel(value) for value in point.values()])  # in the order of the model
+        found, slopes = compiled.nutpie_model.logp_func(flat)
+        assert found == pytest.approx(logp(point), rel=1e-10)
+        assert slopes == pytest.approx(gradient(point), rel=1e-7, abs=1e-8)
+
+
+def test_a_model_with_initial_values_is_compiled_as_it_is() -> None:
+    with pm.Model(coords={"cell": range(3)}) as model:
+        x, y = (pm.Data(name, np.ones(3), dims="cell") for name in "xy")
+        pm.Normal("z", x.sum(), initval=2.0)
+        pm.Potential("p", y.sum())
+    compiled = sampling.compile_model(model)
+    assert compiled.stacks == {}
+    assert set(compiled.data) == {"x", "y"}
+
+
+def run_one(compiled: sampling.Compiled) -> None:
+    compiled.fit(seed=1, draws=1_000_000, tune=100)
+
+
+def run_many(compiled: sampling.Compiled) -> None:
+    sampling.fit_many(compiled, [{}] * 40, range(40), draws=400, jobs=2, chains=2)
+
+
+@pytest.mark.parametrize("work", [run_one, run_many])
+def test_an_interrupt_ends_the_sampling(compiled: sampling.Compiled, work: Callable[[sampling.Compiled], None]) -> None:
+    """And is not taken for the end of the draws."""
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work(compiled)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)

@@ -59,8 +59,11 @@ INDICES = tuple(
 EFFORT = Effort(chains=40, levels=80)
 LIGHT = dataclasses.replace(EFFORT, repeats=2)
 """For the other prior scales."""
-SWEEP = dataclasses.replace(EFFORT, repeats=1)
-"""For figures left out, many runs; the error of a ladder is then taken from the repeats with all figures."""
+CLOSE = dataclasses.replace(EFFORT, chains=200)
+COARSE = 2.0
+"""Runs of the best structure and its rival whose standard error is larger are made again with `CLOSE`."""
+WIDE = 1e4
+"""So many times as wide as its rounding, the interval of a figure that is left out does not bind."""
 
 SIDE = np.log(3.0)
 """A Bayes factor within 1/3 to 3 takes no side."""
@@ -105,8 +108,8 @@ class Competition:
     Attributes
     ----------
     runs : DataFrame
-        One row per structure, index, GPU, prior scale and left-out figure: `log_ml` (-inf: out of reach), `se`,
-        `log_possible`, `levels`, `width` of `marginal.Marginal`.
+        One row per structure, index, GPU, prior scale and left-out figure: the numbers of `marginal.Marginal`
+        (`log_ml` -inf: out of reach), `log_given` and `given_se` being those of the left-out figure given all others.
     """
 
     runs: "pd.DataFrame"
@@ -206,44 +209,25 @@ class Competition:
             table = pd.concat([table, one], axis=1)
         return table
 
-    @cached_property
-    def _swept(self) -> "pd.DataFrame":
-        """Runs without a figure beside those with all, columns with and without `_without`."""
-        swept = self.runs[self.runs["left_out"] != ""]
-        whole = self._whole[self._whole["scale"] == "default"]
-        return swept.merge(whole, on=["structure", *INDEX, "gpu"], suffixes=("_without", ""))
-
-    @cached_property
-    def lost(self) -> list[str]:
-        """Figures whose influence is not known: without them the rest came out less likely than all together.
-
-        That cannot be, beyond two standard errors: a ladder lost its way.
-        """
-        both = self._swept
-        error = np.nan_to_num(np.hypot(both["se"], both["se_without"]))
-        wrong = both["log_ml_without"] < both["log_ml"] - 2.0 * error
-        return both.loc[wrong, "left_out_without"].drop_duplicates().tolist()
-
     def influence(self) -> "pd.DataFrame":
-        """How the log Bayes factor of the two swept structures changes when one figure is not conditioned on.
+        """What each left-out figure adds to the log Bayes factor of the two swept structures, largest first.
 
-        Under one index and the default prior; the Bayes factors are those of the figures of one GPU alone. `change`
-        = with all figures minus without this one: what the figure adds in favour of `first`. Largest change first;
-        empty where no sweep was made. Figures of `lost` are not among them.
+        Under one index and the default prior; the Bayes factors are those of the figures of one GPU alone. `change` is
+        how much likelier the figure is under `first` than under `second`, given all others of its GPU; `log_bf_without`
+        the log Bayes factor of all others. Empty where no sweep was made.
         """
         import pandas as pd
 
         columns = ["figure", "gpu", "first", "second", "log_bf", "log_bf_without", "change", "se"]
-        both = self._swept
+        swept = self.runs[self.runs["left_out"] != ""]
         rows = []
-        for (figure, gpu), pair in both.groupby(["left_out_without", "gpu"], sort=False):
-            if figure in self.lost:
-                continue
+        for (figure, gpu), pair in swept.groupby(["left_out", "gpu"], sort=False):
+            first, second = pair["structure"]
+            log_bf, _ = self.log_bf(first, second, gpu=str(gpu), reading=pair["reading"].iloc[0])
             with np.errstate(invalid="ignore"):  # out of reach against out of reach
-                log_bf, without = (float(np.subtract(*pair[name])) for name in ("log_ml", "log_ml_without"))
-                change = float(np.subtract(log_bf, without))
-            se = float(np.sqrt((pair[["se", "se_without"]].to_numpy() ** 2).sum()))
-            rows.append([figure, gpu, *pair["structure"], log_bf, without, change, se])
+                change = float(np.subtract(*pair["log_given"]))
+            se = float(np.hypot(*pair["given_se"]))
+            rows.append([figure, gpu, first, second, log_bf, log_bf - change, change, se])
         found = pd.DataFrame(rows, columns=columns)
         order = found["change"].abs().sort_values(ascending=False, kind="stable").index
         return found.loc[order].reset_index(drop=True)
@@ -297,7 +281,6 @@ class Competition:
             "reference": reference,
             "best": best,
             "structures": rows,
-            "lost": self.lost,
             "influence": [{k: finite(v) if isinstance(v, float) else v for k, v in row.items()} for row in moved],
             "readings": [{**index, **judged(best, reading=index["reading"])} for index in self.indices()],
             "scales": self.scales,
@@ -403,7 +386,7 @@ def compete(
     gpus: tuple[str, ...] = SKUS,
     effort: Effort = EFFORT,
     light: Effort = LIGHT,
-    swept: Effort = SWEEP,
+    close: Effort = CLOSE,
     sweep: bool = True,
     jobs: int = 2,
     progress: bool = False,
@@ -420,9 +403,9 @@ def compete(
     scales : sequence of str
         Keys of `SCALES`, "default" among them; the others are run under the first index alone, and only for structures
         that reach the figures under the default prior.
-    effort, light, swept : Effort
-        Under the default prior; under the other scales; in the sweep, where `Competition.lost` figures are run again
-        with `effort`.
+    effort, light, close : Effort
+        Under the default prior; under the other scales and in the sweep; where the error is larger than `COARSE`, for
+        the best structure and its rival.
     sweep : bool
         Leave out each figure in turn, for the best structure against `REFERENCE` (the runner-up where that is the
         best) under the index that is likeliest for the best, on the GPUs whose figures tell the two apart.
@@ -441,9 +424,16 @@ def compete(
     others = [Task(f, indices[0], g, s) for s in scales if s != "default" for f in reached for g in gpus]
     rows = _run(others, intervals, seed, light, jobs, progress, folder)
     ranked = [str(name) for name in scores.index]
-    if sweep and len(reached) > 1:
+    if len(reached) > 1:
         rival = str(REFERENCE) if str(REFERENCE) in ranked[1:] else ranked[1]
         pair = [f for name in (ranked[0], rival) for f in structures if str(f) == name]
+        whole = pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True)
+        coarse = [t for t in (*plain, *others) if t.floor in pair and not _se_of(whole, t) <= COARSE]
+        again = pd.DataFrame(_run(coarse, intervals, seed, close, jobs, progress, folder), columns=whole.columns)
+        whole = pd.concat([again, whole], ignore_index=True).drop_duplicates(KEYS, ignore_index=True)
+        if not sweep:
+            return Competition(whole)
+        scores = Competition(whole).scores().set_index("structure")
         gap = {g: abs(scores[f"log_ml_{g}"][ranked[0]] - scores[f"log_ml_{g}"][rival]) for g in gpus}
         index = _likeliest(result, ranked[0], indices)
         left_out = [
@@ -454,20 +444,15 @@ def compete(
             if name in intervals and name not in BOUNDS
             for floor in pair
         ]
-        found = _run(left_out, intervals, seed, swept, jobs, progress, folder)
-        found = [_with_error(row, result, effort.repeats) for row in found]
-        lost = Competition(pd.concat([result.runs, pd.DataFrame(found)], ignore_index=True)).lost
-        again = _run([t for t in left_out if t.left_out in lost], intervals, seed, effort, jobs, progress, folder)
-        rows = rows + [row for row in found if row["left_out"] not in lost] + again
+        swept = pd.DataFrame(_run(left_out, intervals, seed, light, jobs, progress, folder))
+        return Competition(pd.concat([whole, swept], ignore_index=True))
     return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
 
 
-def _with_error(row: dict[str, Any], whole: Competition, repeats: int) -> dict[str, Any]:
-    """A row of one ladder, with the error of one ladder for the same structure, index and GPU with all figures."""
-    if np.isfinite(row["se"]) or not np.isfinite(row["log_ml"]):
-        return row
-    same = np.logical_and.reduce([whole.runs[name] == row[name] for name in ("structure", *INDEX, "gpu", "scale")])
-    return row | {"se": float(whole.runs.loc[same, "se"].iloc[0]) * repeats**0.5}
+def _se_of(runs: "pd.DataFrame", task: Task) -> float:
+    """Standard error of a task's run; NaN where one of its ladders did not arrive."""
+    own = np.logical_and.reduce([runs[name] == value for name, value in task.labels.items()])
+    return float(runs.loc[own, "se"].iloc[0])
 
 
 def _likeliest(result: Competition, structure: str, indices: Sequence[Index]) -> Index:
@@ -514,9 +499,15 @@ def run_kept(
         kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
         if kept.exists():
             return json.loads(kept.read_text())
-    wanted = {n: i for n, i in intervals.items() if n != task.left_out}
+    wanted, narrow = dict(intervals), None
+    if task.left_out:
+        low, high = wanted[task.left_out]
+        middle, half = 0.5 * (low + high), 0.5 * WIDE * (high - low)
+        wanted[task.left_out] = (middle - half, middle + half)
+        narrow = (task.left_out, 1.0 / WIDE)
+    inversion = Inversion(task.index, wanted, (task.gpu,), prior, task.floor)
     with threadpool_limits(limits=1):
-        found = marginal(Inversion(task.index, wanted, (task.gpu,), prior, task.floor), seed=seeds, effort=effort)
+        found = marginal(inversion, seed=seeds, effort=effort, narrow=narrow)
     row = dataclasses.asdict(found)
     if kept is not None:
         write_text(kept, json.dumps(row))
@@ -537,7 +528,7 @@ def load(folder: Path) -> Competition:
     """Read what `save` wrote."""
     import pandas as pd
 
-    numbers = ("log_ml", "se", "log_possible", "levels", "width")
+    numbers = ("log_ml", "se", "log_possible", "levels", "width", "log_given", "given_se")
     return Competition(
         pd.read_csv(
             folder / TABLE,

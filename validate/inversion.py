@@ -350,8 +350,8 @@ class Inversion:
             return _Figure(aggregates.STEPS, own, own, only(long) - only(short))
         raise ValueError(f"unknown figure {name!r}")
 
-    def manifold(self, widen: float = 1.0, blur: float = 0.0) -> Manifold:
-        """All q that return the figures, every rounding interval made wider by `widen`.
+    def manifold(self, widen: float | Array = 1.0, blur: float = 0.0) -> Manifold:
+        """All q that return the figures, every rounding interval made wider by `widen`, one or one per figure.
 
         `blur` from 0 to 1 turns the uniform place of a figure in its interval into a normal one of the same variance.
         """

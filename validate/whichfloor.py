@@ -172,14 +172,7 @@ def _most_moving(found: "Competition") -> list[str]:
         words += "; that is no more than the error of the computation, as are the changes by all others"
         if (moved["change"].abs() > 2.0 * moved["se"]).any():
             words = words.replace(", as are the changes by all others", "; smaller changes are known better")
-    said = [f"{words}, under the reading {reading!r} and the default prior."]
-    if found.lost:
-        said.append(
-            f"{len(found.lost)} of {len(found.lost) + len(moved)} numbers are not among those: without them the rest "
-            "came out less likely than all together, which cannot be, so that the computation failed there "
-            f"({', '.join(figure_words(name) for name in found.lost)})."
-        )
-    return said
+    return [f"{words}, under the reading {reading!r} and the default prior."]
 
 
 def _swept(found: "Competition", top: Any) -> tuple[float, str]:
