@@ -271,7 +271,7 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[An
 
     Signed, y - T. Positive, with the floor's share s = 1 - (T/y)^(1/q) in y^(1/q): log H = log y + q log s, and a
     step moves by y s per unit of log H. s is kept off zero where T reaches y: there the cell says nothing. Nor does one
-    where a floor may hide below T (q < 1) and y - T is within the noise: H may then be anything up to about T, and a
+    where a floor may hide below T (q near 0) and y - T is within the noise: H may then be anything up to about T, and a
     precision would put chains on a scale far too fine for that.
     """
     if q is None:
@@ -286,7 +286,7 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[An
         value = value - pt.log(growth)
     excess = (measured - branch) / sd
     excess = 0.5 * (excess + pt.sqrt(excess**2 + 0.1))
-    hidden = 4.0 * pt.maximum(1.0 - q, 0.0)  # the excess, in sds, that the floor may owe to noise
+    hidden = 4.0 * pt.maximum(1.0 - 4.0 * q, 0.0)  # the excess, in sds, that may be noise
     precision = (measured * share / sd) ** 2 * (excess**2 / (excess**2 + hidden**2)) ** 4
     return precision, precision * value
 

@@ -66,7 +66,7 @@ def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, i
     return sd**2 + scales[0] ** 2 * same_gpu + scales[1] ** 2 * same_group + scales[2] ** 2 * same_gpu * same_group
 
 
-@pytest.mark.parametrize("combine", ["added", "added, H >= 0", "overlapped"])
+@pytest.mark.parametrize("combine", ["added", "added, H >= 0", "overlapped", "max"])
 @pytest.mark.parametrize(
     ("without", "known"),
     [
@@ -128,7 +128,7 @@ def test_density_is_that_of_the_plain_hierarchy(
     expected += stats.norm.logpdf(np.log(absolute), np.log(p.noise_ms[0]), p.noise_ms[1])
     gpus, labels = list(model.coords["gpu"]), list(model.coords["class"])
     at = [gpus.index(g) for g in data.gpu], [labels.index(CLASSES[m]) for m in data.model]
-    q = 1.0
+    q = 0.0 if combine == "max" else 1.0
     if structure.q_free:
         q = known.q if known is not None else Q_MAX / (1.0 + float(np.exp(-point["q_interval__"])))
         if known is None:  # uniform, and the Jacobian of its logit
