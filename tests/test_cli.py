@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
 
 
-UNSET = {"seed": None, "jobs": None, "dask": None}
+UNSET = {"seed": None, "jobs": None, "dask": None, "keep": None}
 
 
 @dataclass
@@ -154,8 +154,8 @@ def test_report_hands_on_its_options(spies):
         **UNSET,
         "seed": 7,
     }
-    assert cli.main(["report", "--full", "--dask", "tcp://10.0.0.1:8786", "--jobs", "3"]) == 0
-    given = {"full": True, "dask": "tcp://10.0.0.1:8786", "jobs": 3}
+    assert cli.main(["report", "--full", "--dask", "tcp://10.0.0.1:8786", "--jobs", "3", "--keep", "kept"]) == 0
+    given = {"full": True, "dask": "tcp://10.0.0.1:8786", "jobs": 3, "keep": Path("kept")}
     assert spies.run.calls[1][1] == spies.run.calls[0][1] | {"out": Path("reports/a-study"), "seed": None} | given | {
         "refit": False
     }

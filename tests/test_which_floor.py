@@ -403,9 +403,9 @@ def test_measured_studies_are_compared_and_with_full_refitted(monkeypatch: pytes
     monkeypatch.setattr(compare, "compare", spy)
     assert fitting.gather(study, primary_only=True).comparison is None
     assert calls == []
-    found: Any = fitting.gather(study, full=True, jobs=2, dask="tcp://a:1").comparison
+    found: Any = fitting.gather(study, full=True, jobs=2, dask="tcp://a:1", keep=Path("kept")).comparison
     assert found == "compared"
-    given = {"seed": 3, "refits": True, "jobs": 2, "dask": "tcp://a:1", "quiet": True}
+    given = {"seed": 3, "refits": True, "jobs": 2, "dask": "tcp://a:1", "folder": Path("kept"), "quiet": True}
     assert calls == [(study, "cells", given)]
     fitting.gather(study)
     assert calls[1][2]["refits"] is False

@@ -180,6 +180,7 @@ def _report(options: argparse.Namespace) -> int:
             full=options.full,
             jobs=options.jobs,
             dask=options.dask,
+            keep=options.keep,
             quiet=_quiet(options),
         )
     except runner.TaskError as error:
@@ -455,10 +456,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--full", action="store_true", help="measured cells: also the refits without each model, GPU, pair (long)"
     )
-    report.add_argument("--jobs", type=_positive, metavar="N", help="fits at a time")
-    report.add_argument(
-        "--dask", type=_text, metavar="ADDRESS", help="compare structures on the Dask cluster with this scheduler"
-    )
+    _add_runner(report)
 
     _add_study(command("table", _table, "print the two-number table: MAPE without and with the anchor's floor", own))
 

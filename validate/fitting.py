@@ -112,6 +112,7 @@ def gather(
     full: bool = False,
     jobs: int | None = None,
     dask: str | None = None,
+    keep: Path | None = None,
 ) -> Evidence:
     """Fit (or read from the cache) what a study needs.
 
@@ -126,6 +127,8 @@ def gather(
     jobs, dask
         Where that comparison's fits run (`validate.runner.run`); `jobs` also says how many imputations are fitted at
         a time (default: 2).
+    keep : path, optional
+        Folder for the finished fits of that comparison: an interrupted run resumes.
 
     Raises
     ------
@@ -144,17 +147,16 @@ def gather(
         if primary_only:
             return evidence
         _tell(quiet, "floor structures" + (" and refits without each model, GPU and pair" if full else ""))
-        return replace(evidence, comparison=_compared(study, evidence, seed, quiet, full, jobs, dask))
+        given = {"jobs": jobs, "dask": dask, "folder": keep, "quiet": quiet}
+        return replace(evidence, comparison=_compared(study, evidence, seed, full, **given))
     except GateFailure as error:
         raise GateError(str(error)) from error
 
 
-def _compared(
-    study: "Study", evidence: Evidence, seed: int, quiet: bool, full: bool, jobs: int | None, dask: str | None
-) -> "Comparison":
+def _compared(study: "Study", evidence: Evidence, seed: int, full: bool, **given: Any) -> "Comparison":
     from validate.compare import compare
 
-    return compare(study, evidence.measurements, seed=seed, refits=full, jobs=jobs, dask=dask, quiet=quiet)
+    return compare(study, evidence.measurements, seed=seed, refits=full, **given)
 
 
 def _tell(quiet: bool, what: str) -> None:

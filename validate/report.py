@@ -64,6 +64,7 @@ def run(
     full: bool = False,
     jobs: int | None = None,
     dask: str | None = None,
+    keep: Path | None = None,
     quiet: bool = True,
 ) -> ReportResult:
     """Fit, judge, draw and write; nothing is left half-written.
@@ -76,8 +77,8 @@ def run(
         Fit every imputed grid anew instead of reading cached posteriors.
     full : bool
         Measured cells: also refit floor structures without each model, GPU and pair.
-    jobs, dask
-        Where many fits run: see `validate.fitting.gather`.
+    jobs, dask, keep
+        Where many fits run, and where those of floor structures are kept: see `validate.fitting.gather`.
 
     Raises
     ------
@@ -87,7 +88,7 @@ def run(
 
     started = time.time()
     target = Path(out) if out is not None else Path("reports") / study.name
-    evidence = gather(study, seed=seed, refit=refit, quiet=quiet, full=full, jobs=jobs, dask=dask)
+    evidence = gather(study, seed=seed, refit=refit, quiet=quiet, full=full, jobs=jobs, dask=dask, keep=keep)
     data = assemble(evidence, seed=study.seed if seed is None else seed)
     drawn = figures(evidence, data)
     with files.folder(target) as folder:
