@@ -404,8 +404,8 @@ def compete(
         Keys of `SCALES`, "default" among them; the others are run under the first index alone, and only for structures
         that reach the figures under the default prior.
     effort, light, close : Effort
-        Under the default prior; under the other scales and in the sweep; where the error is larger than `COARSE`, for
-        the best structure and its rival.
+        Under the default prior; under the other scales and in the sweep; for the best structure and its rival again
+        where the error is larger than `COARSE`, or a ladder of the sweep did not arrive.
     sweep : bool
         Leave out each figure in turn, for the best structure against `REFERENCE` (the runner-up where that is the
         best) under the index that is likeliest for the best, on the GPUs whose figures tell the two apart.
@@ -444,8 +444,11 @@ def compete(
             if name in intervals and name not in BOUNDS
             for floor in pair
         ]
-        swept = pd.DataFrame(_run(left_out, intervals, seed, light, jobs, progress, folder))
-        return Competition(pd.concat([whole, swept], ignore_index=True))
+        swept = _run(left_out, intervals, seed, light, jobs, progress, folder)
+        unknown = [t for t, row in zip(left_out, swept, strict=True) if not np.isfinite(row["given_se"])]
+        again = _run(unknown, intervals, seed, close, jobs, progress, folder)
+        found = pd.DataFrame([*again, *swept]).drop_duplicates(KEYS)
+        return Competition(pd.concat([whole, found], ignore_index=True))
     return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
 
 
