@@ -446,9 +446,8 @@ def compete(
         ]
         swept = _run(left_out, intervals, seed, light, jobs, progress, folder)
         unknown = [t for t, row in zip(left_out, swept, strict=True) if not np.isfinite(row["given_se"])]
-        again = _run(unknown, intervals, seed, close, jobs, progress, folder)
-        found = pd.DataFrame([*again, *swept]).drop_duplicates(KEYS)
-        return Competition(pd.concat([whole, found], ignore_index=True))
+        swept = [*_run(unknown, intervals, seed, close, jobs, progress, folder), *swept]
+        return Competition(pd.concat([whole, pd.DataFrame(swept).drop_duplicates(KEYS)], ignore_index=True))
     return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
 
 
