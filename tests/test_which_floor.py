@@ -414,3 +414,11 @@ def test_measured_studies_are_compared_and_with_full_refitted(monkeypatch: pytes
 def test_a_change_within_its_error_is_called_so() -> None:
     rough = made_up({BEST: 4.0, REFERENCE: 0.0}, sweep={"raw_mape a": 1.5}, se=1.0)
     assert "no more than the error of the computation" in " ".join(rough.answer)
+
+
+def test_figures_that_may_move_it_as_much_and_those_not_known_are_named() -> None:
+    sweep = {"raw_mape a": 1.5, "self_floor b": -1.0, "self_floor c": -0.9, "raw_mape d": np.nan}
+    said = " ".join(made_up({BEST: 4.0, REFERENCE: 0.0}, sweep=sweep).answer)
+    assert "most is self floor b" in said
+    assert "others may move it as much: self floor c (+2.9)." in said
+    assert "Not known for raw MAPE d: " in said

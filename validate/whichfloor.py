@@ -150,8 +150,8 @@ def _kept(found: "Competition", best: str, rival: str) -> str:
 
 
 def _most_moving(found: "Competition") -> list[str]:
-    moved = found.influence()
-    moved = moved[moved["change"].notna()]
+    swept = found.influence()
+    moved = swept[swept["change"].notna()]
     if moved.empty:
         return []
     top = moved.iloc[0]
@@ -168,11 +168,20 @@ def _most_moving(found: "Competition") -> list[str]:
     whole, reading = _swept(found, top)
     if np.isfinite(whole) and np.isfinite(top["change"]):
         words += f", and on all GPUs {signed(whole - top['change'])} instead of {signed(whole)}"
+    said = [f"{words}, under the reading {reading!r} and the default prior."]
+    error = 2.0 * np.hypot(moved["se"], top["se"]).fillna(np.inf)
+    with np.errstate(invalid="ignore"):
+        near = moved[(abs(top["change"]) - moved["change"].abs() <= error) & (moved["figure"] != top["figure"])]
     if np.isfinite(top["change"]) and not abs(top["change"]) > 2.0 * top["se"]:
-        words += "; that is no more than the error of the computation, as are the changes by all others"
-        if (moved["change"].abs() > 2.0 * moved["se"]).any():
-            words = words.replace(", as are the changes by all others", "; smaller changes are known better")
-    return [f"{words}, under the reading {reading!r} and the default prior."]
+        said.append("That is no more than the error of the computation.")
+    if len(near):
+        names = ", ".join(f"{figure_words(row.figure)} ({signed(row.change)})" for row in near.itertuples())
+        said.append(f"Within two standard errors of the computation, others may move it as much: {names}.")
+    unknown = swept[swept["change"].isna()]
+    if len(unknown):
+        names = ", ".join(figure_words(name) for name in unknown["figure"])
+        said.append(f"Not known for {names}: without it the computation did not reach the other figures.")
+    return said
 
 
 def _swept(found: "Competition", top: Any) -> tuple[float, str]:
