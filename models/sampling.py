@@ -397,7 +397,6 @@ def fit_gated(
     tune: int = 1000,
     gate: Gate = DEFAULT_GATE,
     refuse: bool = True,
-    first: int = 0,
     escalation: Sequence[tuple[float, int]] = ESCALATION,
     **kwargs: Any,
 ) -> Fit:
@@ -410,9 +409,8 @@ def fit_gated(
         started there again.
     refuse : bool
         False: return the last attempt although it failed (runs over many data sets count their failures).
-    first : int
-        Steps of the escalation to skip: those at which a fit of the same model to nearly the same data failed.
     escalation : sequence of (target_accept, factor on draws and tune)
+        A fit of the same model to nearly the same data may leave out the steps that failed there.
     kwargs
         `chains`, `cores`, `start`, `progress` of `Compiled.fit`.
 
@@ -422,7 +420,7 @@ def fit_gated(
         The last attempt fails too.
     """
     attempts: tuple[Attempt, ...] = ()
-    for target_accept, factor in escalation[first:]:
+    for target_accept, factor in escalation:
         fit = compiled.fit(
             data,
             seed=seed if not attempts else int(np.random.SeedSequence([seed, len(attempts)]).generate_state(1)[0]),

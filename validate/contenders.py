@@ -66,12 +66,24 @@ class Task:
         return compile_model(model)
 
     def fit(
-        self, compiled: "Compiled", data: Mapping[str, ArrayLike] | None = None, *, more: int = 0, first: int = 0
+        self,
+        compiled: "Compiled",
+        data: Mapping[str, ArrayLike] | None = None,
+        *,
+        more: int = 0,
+        first: int = 0,
+        shorter: bool = False,
     ) -> "Fit":
-        """Gated fit with seed `seed` + `more`, from step `first` of the escalation; one that fails is returned too."""
-        from models.sampling import fit_gated
+        """Gated fit with seed `seed` + `more`, from step `first` of the escalation; one that fails is returned too.
 
-        return fit_gated(compiled, data, seed=self.seed + more, refuse=False, first=first, cores=1, **FIT)
+        `shorter`: that step's target_accept, with no more draws than the very first has.
+        """
+        from models.sampling import ESCALATION, fit_gated
+
+        steps = ESCALATION[first:]
+        if shorter:
+            steps = tuple((target_accept, factor // steps[0][1]) for target_accept, factor in steps)
+        return fit_gated(compiled, data, seed=self.seed + more, refuse=False, escalation=steps, cores=1, **FIT)
 
     def without(self, compiled: "Compiled", out: NDArray[np.bool_]) -> dict[str, Array]:
         """The model's data without the cells of `out` [cell]."""
@@ -134,7 +146,7 @@ def score(task: Task) -> dict[str, ArrayLike]:
     exact, refused = np.zeros(len(k), bool), False
     for cell in np.flatnonzero(~(k <= GOOD_K)) if fit.passed else ():
         out = np.arange(len(k)) == cell
-        again = task.fit(compiled, task.without(compiled, out), more=1, first=step)
+        again = task.fit(compiled, task.without(compiled, out), more=1, first=step, shorter=True)
         if not again.passed:  # without this cell's score there is no comparison: no need of the others
             refused = True
             break
