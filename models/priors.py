@@ -70,3 +70,6 @@ class Priors:
 
 
 DEFAULT_PRIORS = Priors()
+
+OF_POSITIVE_FLOORS = ("floor_overall", "floor_sd_gpu", "floor_sd_group", "floor_sd_pair")
+"""Priors that signed floors do not have."""

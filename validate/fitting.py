@@ -10,7 +10,7 @@ import hashlib
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -290,11 +290,12 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
 
 
 def _cache_key(folder: Path, classes: Mapping[str, str]) -> str:
-    from models.priors import DEFAULT_PRIORS
+    from models.priors import DEFAULT_PRIORS, OF_POSITIVE_FLOORS
     from validate.reconstruction import TABLE
 
     content = (folder / TABLE).read_bytes()
-    settings = repr((sorted(classes.items()), DEFAULT_PRIORS, FIT, KEEP))
+    priors = {name: value for name, value in asdict(DEFAULT_PRIORS).items() if name not in OF_POSITIVE_FLOORS}
+    settings = repr((sorted(classes.items()), sorted(priors.items()), FIT, KEEP))
     return hashlib.sha256(content + settings.encode()).hexdigest()
 
 
