@@ -932,6 +932,7 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     gains = [one["log_bf"] for row in rows for one in row["per_scale"] if one["log_bf"] is not None]
     if max(map(abs, gains), default=0.0) > 40.0:
         ax.set_xscale("symlog", linthresh=10.0)
+        ax.xaxis.set_major_formatter("{x:g}")
     ax.axvspan(-np.log(3.0), np.log(3.0), color="0.9", zorder=0)
     ax.axvline(0.0, color=_GREY, lw=0.8, zorder=0)
     shifts = np.linspace(-0.3, 0.3, len(scales)) if len(scales) > 1 else np.zeros(1)
