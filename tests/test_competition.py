@@ -12,7 +12,7 @@ from validate.acceptance import FEASIBLE_READINGS, ROOF
 from validate.competition import REFERENCE, STRUCTURES, Competition, Task, averaged, compete, verdict
 from validate.figures import PublishedFigures
 from validate.inversion import DISCREPANCIES, GRIDS, ROOFS, Index, Inversion, Prior
-from validate.marginal import Effort, marginal
+from validate.marginal import Effort, Marginal, marginal
 from validate.reconstruction import targets
 
 INTERVALS = targets(PublishedFigures.load())
@@ -207,6 +207,42 @@ def test_indices_out_of_reach_weigh_nothing() -> None:
     assert log_ml == pytest.approx(-10.0 - np.log(2))
     assert se == pytest.approx(0.2)
     assert averaged(np.array([-np.inf]), np.array([np.nan]))[0] == -np.inf
+
+
+def test_coarse_runs_and_lost_ladders_are_made_again_with_more_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    light, close = Effort(chains=7, repeats=2), Effort(chains=9)
+    calls = []
+
+    def canned(inversion: Inversion, *, effort: Effort, narrow: tuple[str, float] | None, **_: object) -> Marginal:
+        best = inversion.floor == REFERENCE
+        calls.append((best, effort, narrow))
+        if narrow is None:
+            return Marginal(-40.0 - 5.0 * (not best), 3.0 if effort == light else 0.5, 0.0, 9.0, 1.0)
+        lost = best and effort == light and narrow[0].startswith("anchor_offset")
+        return Marginal(-35.0, 0.1, 0.0, 9.0, 1.0, np.nan if lost else -5.0 - 2.0 * best, np.nan if lost else 0.1)
+
+    monkeypatch.setattr(competition, "marginal", canned)
+    result = compete(
+        seed=1,
+        structures=(FloorStructure("gpu", "added"), REFERENCE),
+        indices=INDICES[:1],
+        scales=("default",),
+        gpus=("H200",),
+        effort=light,
+        light=light,
+        close=close,
+        jobs=1,
+    )
+    whole = result.runs[result.runs["left_out"] == ""]
+    assert whole["se"].tolist() == [0.5, 0.5]
+    moved = result.influence()
+    assert len(moved) == 7
+    assert (moved["first"] == str(REFERENCE)).all()
+    assert moved["change"].tolist() == [-2.0] * 7
+    assert moved["log_bf_without"].tolist() == [7.0] * 7
+    again = [narrow[0] for best, effort, narrow in calls if effort == close and narrow is not None and best]
+    assert again == ["anchor_offset H200"]
+    assert {round(1.0 / narrow[1]) for *_, narrow in calls if narrow is not None} == {10_000}
 
 
 def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:

@@ -429,8 +429,8 @@ def compete(
         pair = [f for name in (ranked[0], rival) for f in structures if str(f) == name]
         whole = pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True)
         coarse = [t for t in (*plain, *others) if t.floor in pair and not _se_of(whole, t) <= COARSE]
-        again = pd.DataFrame(_run(coarse, intervals, seed, close, jobs, progress, folder), columns=whole.columns)
-        whole = pd.concat([again, whole], ignore_index=True).drop_duplicates(KEYS, ignore_index=True)
+        finer = [*_run(coarse, intervals, seed, close, jobs, progress, folder), *whole.to_dict("records")]
+        whole = pd.DataFrame(finer).drop_duplicates(KEYS, ignore_index=True)
         if not sweep:
             return Competition(whole)
         scores = Competition(whole).scores().set_index("structure")
@@ -446,8 +446,9 @@ def compete(
         ]
         swept = _run(left_out, intervals, seed, light, jobs, progress, folder)
         unknown = [t for t, row in zip(left_out, swept, strict=True) if not np.isfinite(row["given_se"])]
-        swept = [*_run(unknown, intervals, seed, close, jobs, progress, folder), *swept]
-        return Competition(pd.concat([whole, pd.DataFrame(swept).drop_duplicates(KEYS)], ignore_index=True))
+        again = dict(zip(unknown, _run(unknown, intervals, seed, close, jobs, progress, folder), strict=True))
+        swept = [again.get(task, row) for task, row in zip(left_out, swept, strict=True)]
+        return Competition(pd.concat([whole, pd.DataFrame(swept)], ignore_index=True))
     return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
 
 
