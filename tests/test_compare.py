@@ -104,6 +104,8 @@ def test_words_follow_the_numbers() -> None:
     assert "predicts worse by 50.0 elpd" in said
     assert "partial: q 0.40 [0.30, 0.50]" in said
     assert "not identified" in compare._answer(rows, "best", overlap | {"identified": False})
+    beyond = {"mean": 1.2, "sd": 0.05, "low_90": 1.09, "high_90": 1.25}
+    assert "a misfit and no overlap" in compare._answer(rows, "best", overlap | {"q": beyond})
     near = [row("best", 10.0, parameters=3), row(study, 9.0, -1.0, 1.0, 1)]
     said = compare._answer(near, study, {"structure": None})
     assert said.startswith(f"the data support {study}, the simplest within reach of the best, best (1.0 elpd ahead")

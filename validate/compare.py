@@ -615,8 +615,8 @@ def _answer(rows: Sequence[Mapping[str, Any]], chosen: str, overlap: Mapping[str
     q = overlap["q"]
     if not overlap["identified"]:
         return words + "; how much host and GPU overlap is not identified by these cells."
+    measured = f"q {q['mean']:.2f} [{q['low_90']:.2f}, {q['high_90']:.2f}] (1: added, 0: the longer of the two)"
+    if q["low_90"] > 1.0:
+        return f"{words}; {measured}: steps longer than host and GPU together, a misfit and no overlap."
     kind = "close to none" if q["low_90"] > 0.85 else "close to full" if q["high_90"] < 0.15 else "partial"
-    return words + (
-        f"; overlap of host and GPU is {kind}: q {q['mean']:.2f} [{q['low_90']:.2f}, {q['high_90']:.2f}] "
-        "(1: added, 0: the longer of the two)."
-    )
+    return f"{words}; overlap of host and GPU is {kind}: {measured}."
