@@ -285,9 +285,10 @@ class Compiled:
 
     def _taken(self, merged: Mapping[str, Array], data: Data) -> dict[str, Array]:
         """The data that change, as the compiled function takes them."""
-        stack_of = {name: stack for stack, names in self.stacks.items() for name in names}
-        rows = {stack_of.get(name, name): self.stacks.get(stack_of.get(name, ""), ()) for name in data}
-        return {n: np.stack([merged[row].astype(float) for row in r]) if r else merged[n] for n, r in rows.items()}
+        stacks = {stack: names for stack, names in self.stacks.items() if not set(names).isdisjoint(data)}
+        alone = set(data).difference(*stacks.values())
+        stacked = {stack: np.stack([merged[name].astype(float) for name in names]) for stack, names in stacks.items()}
+        return {name: merged[name] for name in alone} | stacked
 
     def _dataset(self, values: Mapping[str, tuple[str, Array]]) -> xr.Dataset:
         """Variables name -> (whose dims, values), with the coords that still have the right length."""

@@ -1,6 +1,7 @@
 """The competition of floor structures: their derivatives, their marginal likelihoods, and the verdicts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -209,6 +210,11 @@ def test_indices_out_of_reach_weigh_nothing() -> None:
     assert averaged(np.array([-np.inf]), np.array([np.nan]))[0] == -np.inf
 
 
+def tiny(**given: Any) -> Competition:
+    """One GPU, one prior scale, in this process."""
+    return compete(seed=1, scales=("default",), gpus=("H200",), jobs=1, **given)
+
+
 def test_coarse_runs_and_lost_ladders_are_made_again_with_more_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     light, close = Effort(chains=7, repeats=2), Effort(chains=9)
     calls = []
@@ -222,17 +228,8 @@ def test_coarse_runs_and_lost_ladders_are_made_again_with_more_chains(monkeypatc
         return Marginal(-35.0, 0.1, 0.0, 9.0, 1.0, np.nan if lost else -5.0 - 2.0 * best, np.nan if lost else 0.1)
 
     monkeypatch.setattr(competition, "marginal", canned)
-    result = compete(
-        seed=1,
-        structures=(FloorStructure("gpu", "added"), REFERENCE),
-        indices=INDICES[:1],
-        scales=("default",),
-        gpus=("H200",),
-        effort=light,
-        light=light,
-        close=close,
-        jobs=1,
-    )
+    structures = (FloorStructure("gpu", "added"), REFERENCE)
+    result = tiny(structures=structures, indices=INDICES[:1], effort=light, light=light, close=close)
     whole = result.runs[result.runs["left_out"] == ""]
     assert whole["se"].tolist() == [0.5, 0.5]
     moved = result.influence()
@@ -250,18 +247,8 @@ def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
     effort = Effort(prior=2000, first=50, chains=6, draws=2, thin=1, repeats=2)
 
     def small(folder: Path | None) -> Competition:
-        return compete(
-            seed=1,
-            structures=structures,
-            indices=INDICES[2:3],
-            scales=("default",),
-            gpus=("H200",),
-            effort=effort,
-            close=effort,
-            sweep=False,
-            jobs=1,
-            folder=folder,
-        )
+        given = {"effort": effort, "close": effort, "sweep": False, "folder": folder}
+        return tiny(structures=structures, indices=INDICES[2:3], **given)
 
     first = small(tmp_path / "parts")
     assert len(list((tmp_path / "parts").glob("*.json"))) == 2

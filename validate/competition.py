@@ -10,7 +10,7 @@ under every structure.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -417,23 +417,33 @@ def compete(
     if not all(index.roof.per_gpu for index in indices):
         raise ValueError("the GPUs compete separately: every index needs a roof with constants per GPU")
     intervals = {n: i for n, i in targets(figures or PublishedFigures.load()).items() if not n.endswith("pooled")}
-    plain = [Task(f, i, g) for i in indices for f in structures for g in gpus]
-    result = Competition(pd.DataFrame(_run(plain, intervals, seed, effort, jobs, progress, folder)))
+
+    def run(tasks: Sequence[Task], effort: Effort) -> list[dict[str, Any]]:
+        return _run(tasks, intervals, seed, effort, jobs, progress, folder)
+
+    def closer(
+        tasks: Sequence[Task], rows: Sequence[dict[str, Any]], rough: Callable[[Task, dict[str, Any]], bool]
+    ) -> list[dict[str, Any]]:
+        """The rows of the tasks, rough ones made again."""
+        again = [task for task, row in zip(tasks, rows, strict=True) if rough(task, row)]
+        found = dict(zip(again, run(again, close), strict=True))
+        return [found.get(task, row) for task, row in zip(tasks, rows, strict=True)]
+
+    tasks = [Task(f, i, g) for i in indices for f in structures for g in gpus]
+    rows = run(tasks, effort)
+    result = Competition(pd.DataFrame(rows))
     scores = result.scores().set_index("structure")
     reached = [f for f in structures if np.isfinite(scores["log_ml"][str(f)])]
     others = [Task(f, indices[0], g, s) for s in scales if s != "default" for f in reached for g in gpus]
-    rows = _run(others, intervals, seed, light, jobs, progress, folder)
+    tasks, rows = [*tasks, *others], [*rows, *run(others, light)]
     ranked = [str(name) for name in scores.index]
-    if len(reached) > 1:
-        rival = str(REFERENCE) if str(REFERENCE) in ranked[1:] else ranked[1]
-        pair = [f for name in (ranked[0], rival) for f in structures if str(f) == name]
-        whole = pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True)
-        coarse = [t for t in (*plain, *others) if t.floor in pair and not _se_of(whole, t) <= COARSE]
-        finer = [*_run(coarse, intervals, seed, close, jobs, progress, folder), *whole.to_dict("records")]
-        whole = pd.DataFrame(finer).drop_duplicates(KEYS, ignore_index=True)
-        if not sweep:
-            return Competition(whole)
-        scores = Competition(whole).scores().set_index("structure")
+    if len(reached) < 2:
+        return Competition(pd.DataFrame(rows))
+    rival = str(REFERENCE) if str(REFERENCE) in ranked[1:] else ranked[1]
+    pair = [f for name in (ranked[0], rival) for f in structures if str(f) == name]
+    rows = closer(tasks, rows, lambda task, row: task.floor in pair and not row["se"] <= COARSE)
+    if sweep:
+        scores = Competition(pd.DataFrame(rows)).scores().set_index("structure")
         gap = {g: abs(scores[f"log_ml_{g}"][ranked[0]] - scores[f"log_ml_{g}"][rival]) for g in gpus}
         index = _likeliest(result, ranked[0], indices)
         left_out = [
@@ -444,18 +454,8 @@ def compete(
             if name in intervals and name not in BOUNDS
             for floor in pair
         ]
-        swept = _run(left_out, intervals, seed, light, jobs, progress, folder)
-        unknown = [t for t, row in zip(left_out, swept, strict=True) if not np.isfinite(row["given_se"])]
-        again = dict(zip(unknown, _run(unknown, intervals, seed, close, jobs, progress, folder), strict=True))
-        swept = [again.get(task, row) for task, row in zip(left_out, swept, strict=True)]
-        return Competition(pd.concat([whole, pd.DataFrame(swept)], ignore_index=True))
-    return Competition(pd.concat([result.runs, pd.DataFrame(rows)], ignore_index=True) if rows else result.runs)
-
-
-def _se_of(runs: "pd.DataFrame", task: Task) -> float:
-    """Standard error of a task's run; NaN where one of its ladders did not arrive."""
-    own = np.logical_and.reduce([runs[name] == value for name, value in task.labels.items()])
-    return float(runs.loc[own, "se"].iloc[0])
+        rows += closer(left_out, run(left_out, light), lambda _, row: not np.isfinite(row["given_se"]))
+    return Competition(pd.DataFrame(rows))
 
 
 def _likeliest(result: Competition, structure: str, indices: Sequence[Index]) -> Index:

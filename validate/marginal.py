@@ -176,8 +176,7 @@ def _ladder(
         on = inversion.manifold(rung.width, rung.blur)
         if not step_size:
             step_size = float(np.median(sample(on, start, draws=1, warmup=PILOT, seed=pilot_seed).step_size))
-        q, acceptance = _moved(on, start, step_size, effort, child)
-        step_size *= float(np.exp(2.0 * (acceptance - TARGET_ACCEPT)))
+        q, step_size = _moved(on, start, step_size, effort, child)
         places, _ = inversion.places(q)
         base = _log_density(inversion, places, rung)
         rung, weight = _next(inversion, places, base, rung, effort.share)
@@ -212,15 +211,14 @@ def _narrowed(
         claims = np.clip(places[picked, :rows] / wide[:rows], -1.0 + 1e-12, 1.0 - 1e-12)
         start = q[picked]
         start[:, inversion.unknowns :] = np.sqrt(2.0) * erfinv(claims)
-        q, acceptance = _moved(inversion.manifold(wide), start, step_size, effort, child)
-        step_size *= float(np.exp(2.0 * (acceptance - TARGET_ACCEPT)))
+        q, step_size = _moved(inversion.manifold(wide), start, step_size, effort, child)
     return -np.inf
 
 
 def _moved(
     manifold: Manifold, q: Array, step_size: float, effort: Effort, seed: np.random.SeedSequence
 ) -> tuple[Array, float]:
-    """Draws of one level, shape (draw, size), from starts that are distributed as they should be, and acceptance.
+    """Draws of one level, shape (draw, size), from starts distributed as they should be; the next level's step size.
 
     The step sizes do not depend on where a chain is. Were each chain to adapt its own, it would linger where it takes
     short steps, and so few draws after the start would not forget that.
@@ -233,7 +231,7 @@ def _moved(
         q = chains.draws[:, -1]
         kept.append(chains.draws.reshape(-1, manifold.size))
         accepted.append(chains.acceptance.mean())
-    return np.concatenate(kept), float(np.mean(accepted))
+    return np.concatenate(kept), step_size * float(np.exp(2.0 * (np.mean(accepted) - TARGET_ACCEPT)))
 
 
 def _prior_draws(inversion: Inversion, number: int, rng: np.random.Generator) -> tuple[Array, Array]:
