@@ -42,7 +42,7 @@ report: $(RUN_READY)
 test: $(DEV_READY)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
-	$(BIN)/python -m mypy models validate
+	$(BIN)/python -m mypy -p rooffloor
 	$(BIN)/python -m pytest $(ARGS)
 
 $(RUN_READY): $(BIN)/python pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""Seconds of compiling and refitting with `models.sampling`, and of the same fits by PyMC's own NUTS, side by side."""
+"""Seconds of compiling and refitting with `inference.sampling`, and of the same fits by PyMC's NUTS, side by side."""
 
 import argparse
 import os
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from models.bayes import build_model
-from models.cells import Cells
-from models.classes import default_class
-from models.floors import FloorStructure
-from models.kernels import Work, stack_work
-from models.roofline import Efficiency, work_ms
-from models.sampling import compile_model, diagnose
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.sampling import compile_model, diagnose
+from rooffloor.models.inference.step_model import build_model
+from rooffloor.models.roof.kernels import Work, stack_work
+from rooffloor.models.roof.roofline import Efficiency, work_ms
+from rooffloor.models.specs.cells import Cells
+from rooffloor.models.specs.classes import default_class
 
 STRUCTURES: Mapping[str, FloorStructure] = {
     "default": FloorStructure("gpu, class", "added"),
@@ -187,7 +187,7 @@ def table(timings: Sequence[Timing]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: print the table, write JSON."""
-    from validate.files import write_json
+    from rooffloor.validate.common.files import write_json
 
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.engine")
     parser.add_argument("--structures", nargs="+", choices=list(STRUCTURES), default=list(STRUCTURES))

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from models import gpus as catalog
-from models import shapes
-from models.cells import Cells
-from models.classes import default_class
-from models.kernels import stack_work
-from models.roofline import Efficiency, work_ms
-from validate.draws import MEASURED, Draws
-from validate.fitting import parts_of
+from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.roofline import Efficiency, work_ms
+from rooffloor.models.specs import gpus as catalog
+from rooffloor.models.specs import shapes
+from rooffloor.models.specs.cells import Cells
+from rooffloor.models.specs.classes import default_class
+from rooffloor.validate.estimates.cell_draws import MEASURED, Draws
+from rooffloor.validate.fit.evidence import parts_of
 
 ANCHOR, SIBLING, SMALL, MOE = "Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
 GPUS = ("H100", "H200", "A100-40GB")

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, draw with `validate.plots` alone, and are committed without outputs."""
+"""The notebooks run from top to bottom, draw with `figures.report` alone, and are committed without outputs."""
 
 import ast
 import json
@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-import validate
+import rooffloor
 
 pytestmark = pytest.mark.timeout(900)
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -21,7 +21,7 @@ LABELS = {
     "03-check-a-new-family": "simulated",
 }
 """What the cells of each notebook are."""
-PACKAGES = Path(validate.__file__).resolve().parents[1]
+PACKAGES = Path(rooffloor.__file__).parents[1]
 """Where the packages under test lie: the checkout, or the installed wheel."""
 
 

@@ -63,18 +63,24 @@ def foreign_folder(tmp_path) -> Path:
 
 def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"validate/cli.py", "models/cells.py", "validate/data/transfer-study/published_figures.csv"} <= {*names}
-    catalogs = {f"models/catalog/{file.name}" for file in (ROOT / "models" / "catalog").glob("*.toml")}
+    assert {
+        "rooffloor/validate/cli/main.py",
+        "rooffloor/models/specs/cells.py",
+        "rooffloor/data/transfer-study/published_figures.csv",
+    } <= {*names}
+    catalogs = {
+        f"rooffloor/models/specs/catalog/{file.name}" for file in (ROOT / "models/specs/catalog").glob("*.toml")
+    }
     assert len(catalogs) >= 2
     assert catalogs <= {*names}
     study = ROOT / "data" / "transfer-study"
-    shipped = {f"validate/data/transfer-study/{f.relative_to(study)}" for f in study.rglob("*") if f.is_file()}
+    shipped = {f"rooffloor/data/transfer-study/{f.relative_to(study)}" for f in study.rglob("*") if f.is_file()}
     assert shipped <= {*names}
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"models", "validate", "rooffloor"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"rooffloor"}
 
 
 def test_the_installed_version_is_the_one_in_the_source(bin_folder, foreign_folder):
-    from validate import __version__
+    from rooffloor import __version__
 
     assert run_well(bin_folder / "rooffloor", "--version", cwd=foreign_folder) == f"rooffloor {__version__}\n"
     code = "import importlib.metadata; print(importlib.metadata.version('rooffloor'))"
@@ -86,7 +92,7 @@ def test_help_runs_beside_a_foreign_models_package(bin_folder, foreign_folder):
 
 
 def test_package_data_come_from_the_wheel(bin_folder, foreign_folder):
-    code = "from validate import resources; print(resources.path('transfer-study'))"
+    code = "from rooffloor.validate.common import resources; print(resources.path('transfer-study'))"
     printed = run_well(bin_folder / "python", "-P", "-c", code, cwd=foreign_folder)
     assert Path(printed.strip()).is_relative_to(bin_folder.parent)
 

@@ -1,0 +1,314 @@
+"""The model of steps with T_gpu given and floors added, without a sampler: many data sets at a time.
+
+Given the scales of the noise and of the effects behind the floors, floors are jointly normal and integrate out in
+closed form. What is left has one dimension per scale: quasi-random points of a multivariate t that is fitted to the
+posterior in a few rounds, weighted by the ratio of the densities (importance sampling with adaptation [1]_). In the
+closed form the noise of a cell is that of its step under the pair's mean offset; the weight of a draw then corrects for
+its own floors, so that the result is that of `bayes.build_model` with constants "fixed" up to Monte Carlo error. Prior
+and likelihood are the same; the tests hold one against the other.
+
+.. [1] J.-M. Cornuet, J.-M. Marin, A. Mira and C. Robert (2012), Adaptive multiple importance sampling.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from scipy.special import ndtr, ndtri, stdtrit
+
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
+from rooffloor.models.specs.cells import Cells
+
+type Array = NDArray[np.float64]
+
+PER_MODEL = FloorStructure("gpu, model")
+ROUNDS = 4
+"""Rounds that fit the proposal before the last one."""
+FREEDOM = 5.0
+"""Degrees of freedom of the multivariate t from which points come: its tails are heavier than the posterior's."""
+WIDE = 0.2
+"""Share of points that come from a proposal twice as wide."""
+BOX, SCORES = 12.0, 7.5
+"""No log noise and no normal score lies further from 0: hardly any prior mass does; such points weigh nothing."""
+HINT = 0.02
+"""So many cells is the prior's noise worth where the first proposal is placed; alone where no cell tells of noise."""
+LEAST = 100
+"""Data sets with a smaller effective number of points are done again with eight times as many."""
+CHUNK = 40
+"""Data sets at a time: bounds the memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Quadrature:
+    """Equally weighted draws of the posterior of each data set.
+
+    Attributes
+    ----------
+    pairs : tuple of (gpu, group label)
+        Measured floors, in the order of `floor_ms`.
+    pair_code : int array [cell]
+    floor_ms : array [data set, draw, pair]
+    noise_relative : array [data set, draw, model]
+    noise_ms : array [data set, draw]
+    ess : array [data set]
+        Effective number of the weighted points behind the draws. Below about 50 do not use them: a negative floor that
+        takes a step near 0 is beyond the closed form.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    pair_code: NDArray[np.int64]
+    floor_ms: Array
+    noise_relative: Array
+    noise_ms: Array
+    ess: Array
+
+    def __repr__(self) -> str:
+        sets, draws, pairs = self.floor_ms.shape
+        return f"Quadrature({sets} data sets, {draws} draws of {pairs} floors, least ESS {self.ess.min():.0f})"
+
+
+def quadrature(
+    cells: Cells,
+    gpu_ms: ArrayLike,
+    measured_ms: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    classes: Mapping[str, str] | None = None,
+    structure: FloorStructure = PER_MODEL,
+    draws: int = 400,
+    points: int = 1024,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Quadrature:
+    """Posterior of floors and noise of many data sets with the same cells.
+
+    Parameters
+    ----------
+    cells : Cells
+        Which models and SKUs; their steps are not read.
+    gpu_ms, measured_ms : array_like, [cell] or [data set, cell], ms
+    classes : mapping of model to class
+        Needed where `structure` shares floors by class.
+    structure : FloorStructure
+        Added, signed, with floors of groups of models on each SKU.
+    draws, points : int
+        Draws returned; weighted points of the last round (a power of two).
+
+    Raises
+    ------
+    ValueError
+        A structure whose floors are not normal given the scales.
+    """
+    sharing = structure.sharing
+    if sharing is None or sharing.dim is None or structure.combine != "added" or sharing.per_launch:
+        raise ValueError(f"quadrature needs signed floors of groups of models, added: not {structure}")
+    groups = structure.groups(cells, classes or dict.fromkeys(cells.models, ""))
+    codes = list(zip(cells.gpu_code.tolist(), groups.code.tolist(), strict=True))
+    distinct = list(dict.fromkeys(codes))
+    pair_code = np.array([distinct.index(code) for code in codes], dtype=np.int64)
+    y = np.atleast_2d(np.asarray(measured_ms, dtype=float))
+    T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), y.shape)
+    layout = _Layout(
+        np.array([g for g, _ in distinct]),
+        np.array([k for _, k in distinct]),
+        pair_code,
+        cells.model_code,
+        len(cells.models),
+        priors,
+    )
+    found = [_chunk(layout, y[k : k + CHUNK], T[k : k + CHUNK], rng, draws, points) for k in range(0, len(y), CHUNK)]
+    floors, log_noise, ess = (np.concatenate(part) for part in zip(*found, strict=True))
+    for k in np.flatnonzero(ess < LEAST):
+        again = _chunk(layout, y[[k]], T[[k]], rng, draws, 8 * points)
+        floors[k], log_noise[k], ess[k] = (part[0] for part in again)
+    names = tuple((cells.gpus[g], groups.labels[k]) for g, k in distinct)
+    return Quadrature(names, pair_code, floors, np.exp(log_noise[..., :-1]), np.exp(log_noise[..., -1]), ess)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """SKU and group of each floor [pair], floor and model of each cell [cell], and the prior.
+
+    The coordinates that are left, theta: log σ of each model; log s; and, as normal scores of their priors, the spread
+    of σ and the scales of SKU, group and pair effects.
+    """
+
+    gpu: NDArray[np.int64]
+    group: NDArray[np.int64]
+    pair_code: NDArray[np.int64]
+    model_code: NDArray[np.int64]
+    models: int
+    priors: Priors
+
+    def per_pair(self, values: Array) -> Array:
+        """Sums over the cells of each pair, [..., cell] -> [..., pair]."""
+        member = (self.pair_code[:, None] == np.arange(len(self.gpu))).astype(float)
+        return np.asarray(values @ member)
+
+    def scales(self, theta: Array) -> Array:
+        """Scales of SKU, group and pair effects, ms, [..., 3]."""
+        p = self.priors
+        half_t = stdtrit(3.0, 0.5 + 0.5 * ndtr(theta[..., self.models + 2 :]))
+        return np.asarray(half_t * (p.floor_sd_gpu_ms, p.floor_sd_group_ms, p.floor_sd_pair_ms))
+
+    def covariance(self, theta: Array) -> Array:
+        """Prior covariance of floors given the scales, [..., pair, pair], ms²."""
+        same_gpu = (self.gpu[:, None] == self.gpu).astype(float)
+        same_group = (self.group[:, None] == self.group).astype(float)
+        by_effect = np.stack([same_gpu, same_group, np.eye(len(self.gpu))])
+        overall = self.priors.floor_overall_ms[1] ** 2
+        return np.asarray(overall + np.einsum("...k,kij->...ij", self.scales(theta) ** 2, by_effect))
+
+    def sample_floors(self, theta: Array, rng: np.random.Generator) -> Array:
+        """One prior draw of the floors at each point, ms, [..., pair]: the sum of their effects."""
+        shape = theta.shape[:-1]
+        sd = self.scales(theta)[..., None]
+        by_gpu = rng.standard_normal((*shape, self.gpu.max() + 1))[..., self.gpu]
+        by_group = rng.standard_normal((*shape, self.group.max() + 1))[..., self.group]
+        own = rng.standard_normal((*shape, len(self.gpu)))
+        overall = self.priors.floor_overall_ms[1] * rng.standard_normal((*shape, 1))
+        return np.asarray(overall + sd[..., 0, :] * by_gpu + sd[..., 1, :] * by_group + sd[..., 2, :] * own)
+
+    def noise_variance(self, theta: Array, step_ms: Array) -> Array:
+        """Variance of a measured step around `step_ms` [..., cell], ms²."""
+        relative = np.exp(2.0 * theta[..., : self.models])[..., self.model_code]
+        return np.asarray(np.exp(2.0 * theta[..., self.models, None]) + relative * step_ms**2)
+
+    def log_prior(self, theta: Array) -> Array:
+        """Log prior density of `theta` [..., dimension], up to a constant."""
+        p, n = self.priors, self.models
+        median, sd = p.noise_relative
+        spread = p.noise_spread * ndtri(0.5 + 0.5 * ndtr(theta[..., n + 1]))
+        off = theta[..., :n] - np.log(median)
+        within = ((off - off.mean(-1, keepdims=True)) ** 2).sum(-1)
+        along = spread**2 + n * sd**2  # variance of the mean of log σ, times n
+        log = -0.5 * (within / spread**2 + n * off.mean(-1) ** 2 / along + np.log(along)) - (n - 1) * np.log(spread)
+        log -= 0.5 * ((theta[..., n] - np.log(p.noise_ms[0])) / p.noise_ms[1]) ** 2
+        return np.asarray(log - 0.5 * (theta[..., n + 1 :] ** 2).sum(-1))
+
+
+def _start(layout: _Layout, y: Array, T: Array) -> tuple[Array, Array, Array]:
+    """Mean [data set, dimension] and covariance of the first proposal, and the step under each pair's mean offset."""
+    weight = 1.0 / y**2
+    offset = layout.per_pair(weight * (y - T)) / layout.per_pair(weight)
+    step = T + offset[:, layout.pair_code]
+    relative = (y - step) / np.abs(step)
+    p, n = layout.priors, layout.models
+    mean = np.tile([*[0.0] * n, np.log(p.noise_ms[0]), 0.0, 0.0, 0.0, 0.0], (len(y), 1))
+    for m in range(n):
+        at = layout.model_code == m
+        freedom = at.sum() - len(np.unique(layout.pair_code[at]))
+        told = (relative[:, at] ** 2).sum(-1) + HINT * p.noise_relative[0] ** 2
+        mean[:, m] = 0.5 * np.log(told / (freedom + HINT))
+    sd = np.array([*[0.3] * n, 1.0, 1.0, 1.0, 1.0, 1.0])
+    return mean, np.tile(np.diag(sd**2), (len(y), 1, 1)), step
+
+
+def _chunk(
+    layout: _Layout, y: Array, T: Array, rng: np.random.Generator, draws: int, points: int
+) -> tuple[Array, Array, Array]:
+    """Floors [data set, draw, pair], log noise scales [data set, draw, model + 1] and ESS of some data sets."""
+    mean, covariance, step = _start(layout, y, T)
+    for _ in range(ROUNDS):
+        theta, log_proposal = _points(mean, covariance, rng, max(points // 2, 256))
+        log_weight = _log_marginal(layout, theta, y, T, _told(layout, theta, y, T, step)) - log_proposal
+        mean, covariance = _moments(theta, _tempered(log_weight))
+    theta, log_proposal = _points(mean, covariance, rng, points)
+    floors, log_weight = _floors(layout, theta, y, T, step, rng)
+    log_weight -= log_proposal
+    weight = np.exp(log_weight - log_weight.max(-1, keepdims=True))
+    weight /= weight.sum(-1, keepdims=True)
+    ess = 1.0 / (weight**2).sum(-1)
+    at = np.arange(len(y))[:, None]
+    position = (np.arange(draws) + rng.random((len(y), 1))) / draws
+    rows = np.array([np.searchsorted(np.cumsum(w), u) for w, u in zip(weight, position, strict=True)])
+    rows = rows.clip(0, points - 1)
+    return floors[at, rows], theta[at, rows][..., : layout.models + 1], ess
+
+
+def _points(mean: Array, covariance: Array, rng: np.random.Generator, points: int) -> tuple[Array, Array]:
+    """Quasi-random points [data set, point, dimension] and their log density.
+
+    A multivariate t, mixed with one twice as wide so that no tail is missed.
+    """
+    sets, dims = mean.shape
+    cube = stats.qmc.Sobol(dims + 1, seed=rng).random(points)
+    cube = (cube + rng.random((sets, 1, dims + 1))) % 1.0
+    cube = cube.clip(1e-9, 1.0 - 1e-9)
+    scale = np.sqrt(FREEDOM / stats.chi2.ppf(cube[..., -1:], FREEDOM))
+    z = ndtri(cube[..., :-1]) * scale
+    z[:, : int(WIDE * points)] *= 2.0
+    root = np.linalg.cholesky(covariance)
+    theta = mean[:, None] + z @ np.swapaxes(root, -1, -2)
+    squared = (z**2).sum(-1) / FREEDOM
+    power = -0.5 * (FREEDOM + dims)
+    wide = WIDE * 2.0**-dims * (1.0 + squared / 4.0) ** power
+    log = np.log((1.0 - WIDE) * (1.0 + squared) ** power + wide)
+    log = log - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(-1)[:, None]
+    box = np.where(np.arange(dims) < dims - 4, BOX, SCORES)
+    inside = (np.abs(theta) <= box).all(-1)
+    return theta.clip(-box, box), np.where(inside, log, np.inf)
+
+
+def _tempered(log_weight: Array) -> Array:
+    """Weights [data set, point] that sum to 1, flattened where a few points would carry all."""
+    least = 0.1 * log_weight.shape[-1]
+    log_weight = log_weight - log_weight.max(-1, keepdims=True)
+    power = np.ones((len(log_weight), 1))
+    for _ in range(12):
+        weight = np.exp(power * log_weight)
+        ess = weight.sum(-1) ** 2 / (weight**2).sum(-1)
+        power[ess < least] *= 0.6
+    weight = np.exp(power * log_weight)
+    return np.asarray(weight / weight.sum(-1, keepdims=True))
+
+
+def _moments(theta: Array, weight: Array) -> tuple[Array, Array]:
+    mean = np.einsum("sp,spd->sd", weight, theta)
+    off = theta - mean[:, None]
+    covariance = np.einsum("sp,spd,spe->sde", weight, off, off)
+    return mean, covariance + 1e-4 * np.eye(theta.shape[-1])
+
+
+def _told(layout: _Layout, theta: Array, y: Array, T: Array, step: Array) -> tuple[Array, Array, Array]:
+    """What the cells say of each floor: value and information [data set, point, pair]; noise variances of cells."""
+    variance = layout.noise_variance(theta, step[:, None])
+    information = layout.per_pair(1.0 / variance)
+    value = layout.per_pair((y - T)[:, None] / variance) / information
+    return value, information, variance
+
+
+def _log_marginal(layout: _Layout, theta: Array, y: Array, T: Array, told: tuple[Array, Array, Array]) -> Array:
+    """log p(theta, y) with floors integrated out, up to a constant, [data set, point]; `told` as `_told` has it."""
+    value, information, variance = told
+    root = np.linalg.cholesky(_seen(layout.covariance(theta), information))
+    white = np.linalg.solve(root, value[..., None])[..., 0]
+    log = -0.5 * (white**2).sum(-1) - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
+    residual = (y - T)[:, None] - value[..., layout.pair_code]
+    log -= 0.5 * (residual**2 / variance + np.log(variance)).sum(-1) + 0.5 * np.log(information).sum(-1)
+    return np.asarray(log + layout.log_prior(theta))
+
+
+def _seen(covariance: Array, information: Array) -> Array:
+    """Covariance [..., pair, pair] of what the cells say of the floors; far points stay positive definite."""
+    added = 1.0 / information + 1e-12 * np.trace(covariance, axis1=-2, axis2=-1)[..., None]
+    return np.asarray(covariance + added[..., None] * np.eye(added.shape[-1]))
+
+
+def _floors(
+    layout: _Layout, theta: Array, y: Array, T: Array, step: Array, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """One draw of all floors at each point, and log p(theta, y) corrected for its own noise, [data set, point]."""
+    told = value, information, variance = _told(layout, theta, y, T, step)
+    prior = layout.covariance(theta)
+    drawn = layout.sample_floors(theta, rng)
+    seen = drawn + rng.standard_normal(value.shape) / np.sqrt(information)
+    gain = np.linalg.solve(_seen(prior, information), (value - seen)[..., None])
+    floors = drawn + (prior @ gain)[..., 0]
+    mean = T[:, None] + floors[..., layout.pair_code]
+    own = layout.noise_variance(theta, mean)
+    squared = (y[:, None] - mean) ** 2
+    correction = -0.5 * (squared / own + np.log(own) - squared / variance - np.log(variance)).sum(-1)
+    return floors, _log_marginal(layout, theta, y, T, told) + correction

@@ -1,0 +1,450 @@
+"""Kernels: FLOPs, bytes and launches of one decode step, kernel by kernel (NumPy only)."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rooffloor.models.specs.cells import Cells
+from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.gpus import resolve as resolve_gpu
+from rooffloor.models.specs.shapes import BYTES_PER_VALUE, ModelShapes
+from rooffloor.models.specs.shapes import resolve as resolve_shapes
+
+type Floats = NDArray[np.float64]
+type Experts = Literal["active", "distinct", "balanced"]
+
+KERNELS: tuple[str, ...] = (
+    "embedding",
+    "norms",
+    "qkv",
+    "rope",
+    "kv_write",
+    "attention",
+    "attn_out",
+    "router",
+    "dispatch",
+    "gate_up",
+    "activation",
+    "down",
+    "shared_gate_up",
+    "shared_down",
+    "lm_head",
+)
+"""The kernel axis, one order for all models; a kernel that a model lacks is 0 there.
+
+Each is summed over the layers. Residual additions are fused into the norms. `gate_up` and `down` are the
+routed experts where there are experts; `shared_gate_up` and `shared_down` are then the MLP weights that every
+token visits: shared experts, and the MLPs of dense layers.
+"""
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "weights": ("qkv", "attn_out", "router", "gate_up", "down", "shared_gate_up", "shared_down", "lm_head"),
+    "kv": ("attention",),
+    "other": ("embedding", "norms", "rope", "kv_write", "dispatch", "activation"),
+}
+"""The kernels by what they read."""
+
+EXPERTS: tuple[str, ...] = get_args(Experts.__value__)
+"""Names of the choices of `experts_streamed`."""
+
+_TILE_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class PeakTimes:
+    """Times at peak rates, ms, as `roofline.combine` needs them: NumPy or PyTensor, [..., kernel].
+
+    Attributes
+    ----------
+    compute_ms
+        FLOPs at the peak that the tile occupancy leaves.
+    stream_ms
+        Weights and activations at peak bandwidth.
+    kv_ms, kv_token_ms
+        Cache read at peak bandwidth, and the share of it that one more token of context adds.
+    query_ms
+        The cache read once per *query* head at peak bandwidth (extension `query heads`).
+    launches
+        Kernel launches.
+    """
+
+    compute_ms: Any
+    stream_ms: Any
+    kv_ms: Any
+    kv_token_ms: Any
+    query_ms: Any
+    launches: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What one decode step has to do, and the rates of the hardware that does it.
+
+    Attributes
+    ----------
+    flops : float array [..., kernel]
+        Floating-point operations of the matrix products.
+    bytes : float array [..., kernel]
+        DRAM traffic except the cache read: weights, biases, norms, cache write, embedding rows, dispatch, and
+        any activation tensor larger than L2.
+    kv_bytes, kv_token_bytes, query_bytes : float arrays [..., kernel]
+        Cache read of all attended tokens; of one token of every sequence; of all attended tokens once per
+        query head. 0 except for attention.
+    floor_bytes : float array [..., kernel]
+        The part that no implementation avoids: linear weights, LM head, cache read.
+    occupancy : float array [..., kernel]
+        Rows of the matrix product over the rows of the 64-row tiles that hold them.
+    launches : float array [..., kernel]
+    tokens, context : float arrays [...]
+        Tokens in the step (one per sequence); tokens in the cache before it.
+    peak_flops, bandwidth : float arrays [...]
+        FLOP/s and bytes/s.
+    """
+
+    flops: Floats
+    bytes: Floats
+    kv_bytes: Floats
+    kv_token_bytes: Floats
+    query_bytes: Floats
+    floor_bytes: Floats
+    occupancy: Floats
+    launches: Floats
+    tokens: Floats
+    context: Floats
+    peak_flops: Floats
+    bandwidth: Floats
+
+    @functools.cached_property
+    def peak_times(self) -> PeakTimes:
+        """The times at peak rates (computed once)."""
+        peak, bandwidth = self.peak_flops[..., None], self.bandwidth[..., None]
+        return PeakTimes(
+            self.flops / (peak * self.occupancy) * 1e3,
+            self.bytes / bandwidth * 1e3,
+            self.kv_bytes / bandwidth * 1e3,
+            self.kv_token_bytes / bandwidth * 1e3,
+            self.query_bytes / bandwidth * 1e3,
+            self.launches,
+        )
+
+    @functools.cached_property
+    def kernel_peak_times(self) -> tuple[PeakTimes, ...]:
+        """The same by kernel: arrays [...], or 0.0 where a kernel has none; absent kernels left out."""
+        columns = []
+        for k in range(len(KERNELS)):
+            column = {f.name: getattr(self.peak_times, f.name)[..., k] for f in fields(PeakTimes)}
+            if any(values.any() for values in column.values()):
+                columns.append({name: v.copy() if v.any() else 0.0 for name, v in column.items()})
+        return tuple(PeakTimes(**column) for column in columns)
+
+    def __repr__(self) -> str:
+        return f"Work({self.tokens.shape} cells x {len(KERNELS)} kernels)"
+
+
+def experts_streamed(shapes: ModelShapes, tokens: ArrayLike, experts: Experts = "active") -> Floats:
+    """Routed experts per layer whose weights one step reads, a named choice.
+
+    Parameters
+    ----------
+    shapes : ModelShapes
+    tokens : array [...]
+    experts : {"active", "distinct", "balanced"}
+        `active`: top_k whatever the batch; `distinct`: E (1 - (1 - k/E)^tokens), the expected number of
+        different experts under independent uniform routing; `balanced`: min(tokens k, E).
+
+    Returns
+    -------
+    float array [...]
+
+    Raises
+    ------
+    ValueError
+        The choice is unknown.
+    """
+    tokens = np.asarray(tokens, dtype=float)
+    total, k = shapes.experts, shapes.top_k
+    if experts not in EXPERTS:
+        raise ValueError(f"experts must be one of {', '.join(EXPERTS)}, got {experts!r}")
+    if experts == "active" or not shapes.is_moe:
+        return np.full(tokens.shape, float(k))
+    if experts == "distinct":
+        return total * (1.0 - (1.0 - k / total) ** tokens)
+    return np.minimum(tokens * k, float(total))
+
+
+def mean_over_layers(shapes: ModelShapes, whole: Floats, windowed: Floats) -> Floats:
+    """Mean over the layers of a quantity that is `whole` in layers without a sliding window, else `windowed`."""
+    if not shapes.windowed_layers:
+        return windowed if shapes.sliding_window else whole
+    inside = shapes.windowed_layers
+    return ((shapes.layers - inside) * whole + inside * windowed) / shapes.layers
+
+
+def checked_axes(
+    batch: ArrayLike, context: ArrayLike, *, least: float = 0.0, label: str = "context"
+) -> tuple[Floats, Floats]:
+    """Batch (from 1) and context (from `least`) as float arrays of one shape.
+
+    Raises
+    ------
+    ValueError
+        A value is no finite number in its range, or the shapes do not broadcast.
+    """
+    try:
+        tokens, cached = np.broadcast_arrays(np.asarray(batch, dtype=float), np.asarray(context, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"batch and {label} must be numbers of shapes that broadcast ({error})") from error
+    for name, values, lowest in (("batch", tokens, 1.0), (label, cached, least)):
+        wrong = ~((values >= lowest) & np.isfinite(values))
+        if wrong.any():
+            raise ValueError(f"{name} must be a finite number from {lowest:g}, got {values[wrong].flat[0]:g}")
+    return tokens, cached
+
+
+def decode_work(
+    shapes: str | ModelShapes,
+    batch: ArrayLike,
+    context: ArrayLike,
+    *,
+    gpu: str | GpuSpec,
+    experts: Experts = "active",
+) -> Work:
+    """FLOPs, bytes and launches of one decode step.
+
+    Parameters
+    ----------
+    shapes : ModelShapes or str
+    batch, context : arrays [...], broadcast
+        Sequences in the step (from 1), tokens in the cache before it (from 0).
+    gpu : GpuSpec or str
+        Gives the rates, and the L2 that decides which activations are DRAM traffic.
+    experts : {"active", "distinct", "balanced"}
+        See `experts_streamed`.
+
+    Returns
+    -------
+    Work
+        Arrays [..., kernel], the kernels in the order of `KERNELS`.
+
+    Raises
+    ------
+    ValueError
+        A batch below 1, a negative context, an unknown name or choice.
+
+    Notes
+    -----
+    With M = batch tokens and 2 bytes a value:
+
+    - *Matrix product*: 2 M weights FLOPs; bytes = weights + biases. Routed experts: FLOPs of top_k experts a
+      token, bytes of the experts streamed. Rows per tile: M.
+    - *Attention* over L cached tokens (at most the sliding window, in the layers that have one): 4 M L heads
+      head_dim FLOPs a layer; bytes = M L times the cache bytes of a token. Rows per tile: the query heads
+      that share a KV head, as in flash decoding (with M rows a batch of 1 would make grouped attention
+      compute-bound, which it is not). `kv_token_bytes` is one token in every layer, windows or not.
+    - *Latent attention* (MLA) in the absorbed form: 2 M L heads (2 kv_lora_rank + qk_rope_head_dim) FLOPs a
+      layer over a cache of kv_lora_rank + qk_rope_head_dim values, which are read once for all heads (rows
+      per tile: the heads), and once per query head in `query_bytes`. The two halves of kv_b_proj, absorbed
+      into queries and outputs, are read once a step and count in `qkv`.
+    - *Cache write*: M times the cache bytes of a token. *Embedding*: M rows (also of learned positions).
+    - *Dispatch* in closed form: `router` reads its hidden x experts weights; `dispatch` gathers M rows into
+      M top_k and scatters M top_k back into M: 2 M (top_k + 1) hidden values a layer with experts, counted as
+      DRAM traffic whether or not they fit into L2. Qwen1.5-MoE-A2.7B at M = 4 on an H100: 5.9 MB + 3.9 MB =
+      2.9 us at peak bandwidth, 0.0049 to 0.0033 ms for an eta_bw of 0.6 to 0.9.
+    - *Activations*: a tensor larger than L2 is written once by its producer and read once by its consumer.
+    - *Launches*, one per kernel and layer as a fused inference engine has them: 2 norms (residual addition
+      fused), qkv, rope, cache write, attention, output projection, up (and gate) as one, activation, down;
+      router, 2 for dispatch; the routed experts as one grouped launch; the shared expert as two launches and
+      an activation, and so a dense layer's MLP; query and key norms as one. Latent attention: 4 for `qkv`
+      (into the latents, queries, absorbed keys, absorbed values), the latents' norms as one. Per step:
+      embedding, final norm, LM head. An eager stack launches more; that is a matter of the floor.
+    """
+    shapes, gpu = resolve_shapes(shapes), resolve_gpu(gpu)
+    tokens, cached = checked_axes(batch, context)
+    window = shapes.sliding_window
+    attended = mean_over_layers(shapes, cached, np.minimum(cached, window)) if window else cached
+    streamed = experts_streamed(shapes, tokens, experts)
+    hidden = shapes.hidden
+    spilled = _spilled_bytes(shapes, tokens, gpu.l2_bytes)
+
+    zero = np.zeros(tokens.shape)
+    one = np.ones(tokens.shape)
+    flops, traffic = dict.fromkeys(KERNELS, zero), dict.fromkeys(KERNELS, zero)
+    floor, occupancy = dict.fromkeys(KERNELS, zero), dict.fromkeys(KERNELS, _occupancy(tokens))
+    small = shapes.small_weights
+    for kernel, weights in shapes.linear_weights.items():
+        routed = shapes.is_moe and kernel in ("gate_up", "down")
+        copies = streamed if routed else one
+        flops[kernel] = 2.0 * tokens * weights * (shapes.top_k if routed else 1)
+        floor[kernel] = copies * (weights * BYTES_PER_VALUE)
+        traffic[kernel] = floor[kernel] + copies * (small.get(kernel, 0) * BYTES_PER_VALUE)
+    traffic["norms"] = one * (small["norms"] * BYTES_PER_VALUE)
+    traffic["embedding"] = tokens * (hidden * (2 if shapes.learned_positions else 1) * BYTES_PER_VALUE)
+    traffic["kv_write"] = tokens * shapes.kv_bytes_per_token
+    if shapes.is_moe:
+        traffic["dispatch"] = tokens * (2 * (shapes.top_k + 1) * hidden * shapes.moe_layers * BYTES_PER_VALUE)
+    traffic["attention"] = one * (small["attention"] * BYTES_PER_VALUE)
+    for kernel, spill in spilled.items():
+        traffic[kernel] = traffic[kernel] + spill
+
+    flops["attention"] = tokens * attended * float(shapes.decode_attention_flops)
+    occupancy["attention"] = _occupancy(one * (shapes.heads * shapes.layers / shapes.kv_heads_summed))
+    kv_token = tokens * shapes.kv_bytes_per_token
+    floor["attention"] = kv_token * attended
+    query = tokens * attended * shapes.query_head_bytes
+
+    launches = _launches(shapes)
+    return Work(
+        flops=_stack(flops),
+        bytes=_stack(traffic),
+        kv_bytes=_stack(dict.fromkeys(KERNELS, zero) | {"attention": floor["attention"]}),
+        kv_token_bytes=_stack(dict.fromkeys(KERNELS, zero) | {"attention": kv_token}),
+        query_bytes=_stack(dict.fromkeys(KERNELS, zero) | {"attention": query}),
+        floor_bytes=_stack(floor),
+        occupancy=_stack(occupancy),
+        launches=_stack({kernel: one * launches.get(kernel, 0) for kernel in KERNELS}),
+        tokens=tokens,
+        context=cached,
+        peak_flops=one * gpu.peak_flops,
+        bandwidth=one * gpu.bandwidth,
+    )
+
+
+def stack_work(
+    cells: Cells,
+    shapes: Mapping[str, ModelShapes] | None = None,
+    gpus: Mapping[str, GpuSpec] | None = None,
+    *,
+    experts: Experts = "active",
+) -> Work:
+    """The work of cells of several models and GPUs, rows in the order of the cells.
+
+    Parameters
+    ----------
+    cells : Cells
+    shapes, gpus : mappings from the names in `cells`, optional
+        Default, also for names they lack: the catalogs.
+    experts : {"active", "distinct", "balanced"}
+
+    Returns
+    -------
+    Work
+        Arrays (cell, kernel).
+
+    Raises
+    ------
+    ValueError
+        As `decode_work`.
+    """
+    rows = len(cells)
+    flat = ("tokens", "context", "peak_flops", "bandwidth")
+    stacked = {f.name: np.empty(rows if f.name in flat else (rows, len(KERNELS))) for f in fields(Work)}
+    for i, model in enumerate(cells.models):
+        for j, gpu in enumerate(cells.gpus):
+            here = (cells.model_code == i) & (cells.gpu_code == j)
+            if not here.any():
+                continue
+            part = decode_work(
+                (shapes or {}).get(model, model),
+                cells.batch[here],
+                cells.context[here],
+                gpu=(gpus or {}).get(gpu, gpu),
+                experts=experts,
+            )
+            for name, array in stacked.items():
+                array[here] = getattr(part, name)
+    return Work(**stacked)
+
+
+def _stack(columns: Mapping[str, Floats]) -> Floats:
+    """Columns by kernel -> [..., kernel] in the order of KERNELS."""
+    return np.stack([columns[kernel] for kernel in KERNELS], axis=-1)
+
+
+def _occupancy(rows: Floats) -> Floats:
+    """Rows over the rows of the tiles that hold them, M / (64 ceil(M / 64))."""
+    return rows / (_TILE_ROWS * np.ceil(rows / _TILE_ROWS))
+
+
+def _launches(shapes: ModelShapes) -> dict[str, int]:
+    """Launches per step by kernel; see the notes of `decode_work`."""
+    layers, moe, dense = shapes.layers, shapes.moe_layers, shapes.dense_layers
+    always = moe * (shapes.shared_width > 0) + dense
+    mlps = moe if shapes.is_moe else layers
+    return {
+        "embedding": 1,
+        "norms": layers * (shapes.norms_per_layer + shapes.qk_norm + shapes.is_mla) + 1 + shapes.embedding_norm,
+        "qkv": layers * (4 if shapes.is_mla else 1),
+        "rope": layers * shapes.rotary,
+        "kv_write": layers,
+        "attention": layers,
+        "attn_out": layers,
+        "router": moe,
+        "dispatch": 2 * moe,
+        "gate_up": mlps,
+        "activation": mlps + always,
+        "down": mlps,
+        "shared_gate_up": always,
+        "shared_down": always,
+        "lm_head": 1,
+    }
+
+
+def _spilled_bytes(shapes: ModelShapes, tokens: Floats, l2_bytes: float) -> dict[str, Floats]:
+    """DRAM bytes of the activation tensors larger than L2, by kernel.
+
+    Each kernel reads and writes tensors of `rows` x `width` values; those that fit into L2 cost nothing. The
+    gather and scatter of `dispatch` are counted in full elsewhere. A norm reads the residual and the branch
+    and writes both.
+    """
+    routed = tokens * max(shapes.top_k, 1)
+    layers, moe, dense = shapes.layers, shapes.moe_layers, shapes.dense_layers
+    mlps = moe if shapes.is_moe else layers
+    hidden, width = shapes.hidden, shapes.expert_width if shapes.is_moe else shapes.intermediate
+    up, shared, inner = (2 if shapes.gated_mlp else 1), shapes.shared_width, shapes.intermediate
+    qkv, rotated, attention = _attention_tensors(shapes)
+    tensors: list[tuple[str, int, Floats, tuple[int, ...]]] = [
+        ("embedding", 1, tokens, (hidden,)),
+        ("norms", shapes.norms_per_layer * layers + 1, tokens, (hidden,) * 4),
+        ("qkv", layers, tokens, qkv),
+        ("rope", layers * shapes.rotary, tokens, (rotated, rotated)),
+        ("attention", layers, tokens, attention),
+        ("attn_out", layers, tokens, (shapes.value_width, hidden)),
+        ("gate_up", mlps, routed, (hidden, up * width)),
+        ("activation", mlps, routed, (up * width, width)),
+        ("down", mlps, routed, (width, hidden)),
+        ("lm_head", 1, tokens, (hidden, shapes.vocab)),
+    ]
+    for times, visited in ((moe * (shared > 0), shared), (dense, inner)):
+        tensors += [
+            ("shared_gate_up", times, tokens, (hidden, up * visited)),
+            ("activation", times, tokens, (up * visited, visited)),
+            ("shared_down", times, tokens, (visited, hidden)),
+        ]
+    spilled: dict[str, Floats] = {}
+    for kernel, times, rows, widths in tensors:
+        for values in widths if times else ():
+            size = rows * (values * BYTES_PER_VALUE)
+            spill = np.where(size > l2_bytes, times * size, 0.0)
+            spilled[kernel] = spilled.get(kernel, 0.0) + spill
+    return spilled
+
+
+def _attention_tensors(shapes: ModelShapes) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """Widths of the activations that the kernels `qkv`, `rope` and `attention` read and write, one layer.
+
+    With a latent, `qkv` also turns queries into the latent's space, and attention's outputs out of it.
+    """
+    query = shapes.heads * shapes.head_dim
+    cached = shapes.cache_width // shapes.layers
+    if not shapes.is_mla:
+        return (shapes.hidden, query + cached), query + cached, (query, query)
+    latent, rope = shapes.kv_lora_rank, shapes.qk_rope_head_dim
+    ranks = (shapes.q_lora_rank, shapes.q_lora_rank) if shapes.q_lora_rank else ()
+    absorbed = (shapes.heads * shapes.qk_nope_head_dim, shapes.heads * latent)
+    outwards = (shapes.heads * latent, shapes.value_width)
+    qkv = (shapes.hidden, cached, *ranks, query, *absorbed, *outwards)
+    return qkv, (shapes.heads + 1) * rope, (shapes.heads * (latent + rope), shapes.heads * latent)

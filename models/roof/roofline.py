@@ -1,0 +1,281 @@
+"""The roofline: efficiency constants turn work into kernel times and T_gpu, in NumPy and PyTensor alike."""
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rooffloor.models.roof.kernels import KERNELS, Experts, Floats, PeakTimes, Work, decode_work
+from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.shapes import ModelShapes
+
+_FRACTIONS = ("eta_tc", "eta_bw", "eta_fa")
+CONSTANTS: tuple[str, ...] = ("eta_tc", "eta_bw", "eta_fa", "l_half", "latency_ms", "rho_q")
+"""Names of the efficiency constants, in the order of the fields of `Efficiency`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Efficiency:
+    """Efficiency constants, and what they were fitted on.
+
+    Each constant is a number, an array [...] that broadcasts against the cells (for example (chain, 1)
+    against (cell,) gives (chain, cell)), or a PyTensor variable.
+
+    Attributes
+    ----------
+    eta_tc, eta_bw, eta_fa
+        Tensor-core ceiling, DRAM streaming of weights, attention's cache read; all in (0, 1].
+    l_half
+        Tokens by which attention reads as if the context were longer; from 0.
+    latency_ms
+        Fixed time per launch, ms (extension `latency`); from 0.
+    rho_q
+        Bandwidth of attention's read per query head over DRAM bandwidth (extension `query heads`); above 0,
+        None: off.
+    gpu, stack, mode : str
+        Where the constants were fitted; empty: not fitted, or for all alike.
+
+    Raises
+    ------
+    ValueError
+        A concrete number lies outside its range.
+    """
+
+    eta_tc: Any = 1.0
+    eta_bw: Any = 1.0
+    eta_fa: Any = 1.0
+    l_half: Any = 0.0
+    latency_ms: Any = 0.0
+    rho_q: Any = None
+    gpu: str = ""
+    stack: str = ""
+    mode: str = ""
+
+    def __post_init__(self) -> None:
+        for name in CONSTANTS:
+            value = getattr(self, name)
+            if (name == "rho_q" and value is None) or hasattr(value, "owner"):  # off, or a PyTensor variable
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float | np.ndarray | np.number):
+                raise ValueError(f"{name} must be a number or an array, got {value!r}")
+            array = np.asarray(value)
+            if name in _FRACTIONS:
+                good, expected = (array > 0) & (array <= 1), "in (0, 1]"
+            elif name == "rho_q":
+                good, expected = (array > 0) & np.isfinite(array), "above 0"
+            else:
+                good, expected = (array >= 0) & np.isfinite(array), "0 or more"
+            if not np.all(good):
+                raise ValueError(f"{name} must be {expected}, got {array[~good].flat[0]:g}")
+
+    @classmethod
+    def peak(cls) -> "Efficiency":
+        """Peak rates: all eta 1, no latency, no extension."""
+        return cls()
+
+
+class _Constants(NamedTuple):
+    """The constants of an `Efficiency`, shaped to broadcast against the arrays they meet."""
+
+    eta_tc: Any
+    eta_bw: Any
+    eta_fa: Any
+    l_half: Any
+    latency_ms: Any
+    rho_q: Any
+
+
+def _constants(efficiency: Efficiency, kernel_axis: bool) -> _Constants:
+    """The constants, arrays with one more axis of length 1 where the work has a kernel axis."""
+    values: list[Any] = [getattr(efficiency, name) for name in CONSTANTS]
+    return _Constants(*(v[..., None] if kernel_axis and np.ndim(v) else v for v in values))
+
+
+def _limbs_ms(times: PeakTimes, c: _Constants) -> tuple[Any, Any, Any]:
+    """Time of the compute limb, the DRAM limb and the query-head limb (None where off), ms; any shape."""
+    compute = times.compute_ms / c.eta_tc
+    memory = times.stream_ms / c.eta_bw + (times.kv_ms + c.l_half * times.kv_token_ms) / c.eta_fa
+    return compute, memory, None if c.rho_q is None else times.query_ms / c.rho_q
+
+
+def _kernel_ms(times: PeakTimes, c: _Constants, xp: ModuleType | Any) -> Any:
+    """The largest limb and the latency of the launches, ms; any shape."""
+    compute, memory, query = _limbs_ms(times, c)
+    longest = xp.maximum(compute, memory)
+    if query is not None:
+        longest = xp.maximum(longest, query)
+    return longest + c.latency_ms * times.launches
+
+
+def combine(work: Work | PeakTimes, efficiency: Efficiency, xp: ModuleType | Any = np) -> Any:
+    """Time of each kernel, ms.
+
+    Parameters
+    ----------
+    work : Work or PeakTimes
+        Arrays [..., kernel], NumPy or PyTensor.
+    efficiency : Efficiency
+    xp : module
+        numpy or pytensor.tensor.
+
+    Returns
+    -------
+    array [..., kernel]
+
+    Notes
+    -----
+    t = max(flops / (peak eta_tc occupancy),
+    bytes / (bandwidth eta_bw) + kv_bytes (L + L_half)/L / (bandwidth eta_fa),
+    query bytes / (bandwidth rho_q)) + latency launches.
+
+    The cache term is written as kv_bytes + L_half times the bytes of one token, which is finite at L = 0.
+    Only attention has cache and query bytes. Every operation is monotone in floating point, so t is never
+    below its bytes at peak bandwidth.
+    """
+    times = work.peak_times if isinstance(work, Work) else work
+    return _kernel_ms(times, _constants(efficiency, kernel_axis=True), xp)
+
+
+def total_ms(kernel_ms: Any) -> Any:
+    """Sum over the kernel axis, [..., kernel] -> [...]; left to right, so that all implementations agree."""
+    total = kernel_ms[..., 0]
+    for kernel in range(1, len(KERNELS)):
+        total = total + kernel_ms[..., kernel]
+    return total
+
+
+def work_ms(work: Work, efficiency: Efficiency) -> Floats:
+    """T_gpu [...] of work that is already counted, ms: `total_ms(combine(work, efficiency))` to the last bit.
+
+    Sums kernel by kernel without an array [..., kernel]: several times faster with many chains.
+    """
+    constants = _constants(efficiency, kernel_axis=False)
+    first, *others = work.kernel_peak_times
+    total = _kernel_ms(first, constants, np)
+    for times in others:
+        total = total + _kernel_ms(times, constants, np)
+    return total
+
+
+def gpu_ms(
+    shapes: str | ModelShapes,
+    gpu: str | GpuSpec,
+    batch: ArrayLike,
+    context: ArrayLike,
+    efficiency: Efficiency | None = None,
+    experts: Experts = "active",
+) -> Floats:
+    """T_gpu: the GPU-compute branch of one decode step, ms.
+
+    Parameters
+    ----------
+    shapes : ModelShapes or str
+    gpu : GpuSpec or str
+    batch, context : arrays [...], broadcast
+        Sequences in the step (from 1), tokens in the cache before it (from 0).
+    efficiency : Efficiency, optional
+        Default: peak.
+    experts : {"active", "distinct", "balanced"}
+
+    Returns
+    -------
+    float array [...]
+        Never below `bytes_floor_ms` of the same arguments.
+
+    Raises
+    ------
+    ValueError
+        Unknown names, a batch below 1, a negative context.
+    """
+    work = decode_work(shapes, batch, context, gpu=gpu, experts=experts)
+    return work_ms(work, efficiency or Efficiency.peak())
+
+
+def breakdown_ms(
+    shapes: str | ModelShapes,
+    gpu: str | GpuSpec,
+    batch: ArrayLike,
+    context: ArrayLike,
+    efficiency: Efficiency | None = None,
+    experts: Experts = "active",
+) -> dict[str, Floats]:
+    """T_gpu by kernel: arguments as `gpu_ms`; kernel -> float array [...], ms, in the order of `KERNELS`."""
+    work = decode_work(shapes, batch, context, gpu=gpu, experts=experts)
+    kernel_ms = combine(work, efficiency or Efficiency.peak())
+    return {kernel: kernel_ms[..., k] for k, kernel in enumerate(KERNELS)}
+
+
+def work_floor_ms(work: Work) -> Floats:
+    """The bytes floor [...] of work that is already counted, ms; see `bytes_floor_ms`."""
+    return total_ms(work.floor_bytes / work.bandwidth[..., None] * 1e3)
+
+
+def bytes_floor_ms(
+    shapes: str | ModelShapes,
+    gpu: str | GpuSpec,
+    batch: ArrayLike,
+    context: ArrayLike,
+    experts: Experts = "active",
+) -> Floats:
+    """(Linear weights + LM head + cache read) / peak bandwidth: arguments as `gpu_ms`; float array [...], ms.
+
+    With `experts="active"` it is the physical minimum: top_k routed experts and the shared one.
+    """
+    return work_floor_ms(decode_work(shapes, batch, context, gpu=gpu, experts=experts))
+
+
+def gradient_ms(work: Work, efficiency: Efficiency) -> dict[str, Floats]:
+    """Derivative of T_gpu by each efficiency constant.
+
+    Parameters
+    ----------
+    work : Work
+        Arrays [..., kernel].
+    efficiency : Efficiency
+        Numbers or arrays; leading dimensions broadcast against the cells.
+
+    Returns
+    -------
+    dict from constant to float array [...]
+        ms per unit of the constant (ms per token for `l_half`, launches for `latency_ms`). `rho_q` only where
+        it is on.
+        Where two limbs tie, the derivative of the DRAM limb.
+    """
+    c = _constants(efficiency, kernel_axis=False)
+    bound: dict[str, Any] = dict.fromkeys(("compute", "stream", "kv", "kv_token", "query", "launches"), 0.0)
+    for times in work.kernel_peak_times:  # sum what each limb holds over the kernels that it binds
+        compute, memory, query = _limbs_ms(times, c)
+        by_memory, by_query = _where(compute <= memory), 0.0
+        if query is not None:
+            by_query = _where(query > np.maximum(compute, memory))
+            by_memory = by_memory * (1.0 - by_query)
+        by_compute = 1.0 - by_memory - by_query
+        for limb, mask in (
+            ("compute", by_compute),
+            ("stream", by_memory),
+            ("kv", by_memory),
+            ("kv_token", by_memory),
+            ("query", by_query),
+        ):
+            bound[limb] = bound[limb] + mask * getattr(times, f"{limb}_ms")
+        bound["launches"] = bound["launches"] + times.launches
+    gradient = {
+        "eta_tc": -bound["compute"] / c.eta_tc**2,
+        "eta_bw": -bound["stream"] / c.eta_bw**2,
+        "eta_fa": -(bound["kv"] + c.l_half * bound["kv_token"]) / c.eta_fa**2,
+        "l_half": bound["kv_token"] / c.eta_fa,
+        "latency_ms": bound["launches"],
+    }
+    if c.rho_q is not None:
+        gradient["rho_q"] = -bound["query"] / c.rho_q**2
+    shape = np.broadcast_shapes(work.tokens.shape, *(np.shape(v) for v in c if v is not None))
+    return {name: np.broadcast_to(value, shape) for name, value in gradient.items()}
+
+
+def _where(mask: Any) -> Any:
+    """A mask as numbers 0 and 1; a single number where all agree, which spares a sampler large arrays."""
+    if np.all(mask):
+        return 1.0
+    return np.asarray(mask, dtype=float) if np.any(mask) else 0.0

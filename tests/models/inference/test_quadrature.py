@@ -1,0 +1,132 @@
+"""The model with T_gpu given, by quadrature: against NUTS, against closed forms, and calibrated."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulated import ANCHOR, GPUS, GRID, SIBLING
+
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.priors import DEFAULT_PRIORS
+from rooffloor.models.inference.quadrature import PER_MODEL, quadrature
+from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.roofline import Efficiency, work_ms
+from rooffloor.models.specs.cells import Cells
+from rooffloor.models.specs.classes import default_class
+
+ROWS = [(m, g, b, c) for m in (ANCHOR, SIBLING) for g in GPUS for b, c in GRID]
+
+
+@pytest.fixture(scope="module")
+def cells() -> Cells:
+    return Cells.from_columns(*zip(*ROWS, strict=True))
+
+
+@pytest.fixture(scope="module")
+def T(cells: Cells) -> np.ndarray:
+    return work_ms(stack_work(cells), Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0))
+
+
+def studies(cells: Cells, T: np.ndarray, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [study, cell] and true floors [study, (model, gpu) pair in order]."""
+    rng = np.random.default_rng(seed)
+    noise = rng.choice([0.02, 0.06, 0.09], (n, 1))
+    floors = rng.normal(2, 2, (n, 1)) + rng.normal(0, 1, (n, 6))
+    code = cells.model_code * 3 + cells.gpu_code
+    return (T + floors[:, code]) * (1 + noise * rng.standard_normal((n, len(cells)))), floors
+
+
+def test_it_agrees_with_nuts(cells: Cells, T: np.ndarray):
+    from rooffloor.models.inference.sampling import compile_model, fit_gated
+    from rooffloor.models.inference.step_model import build_model
+
+    y, _ = studies(cells, T, 3, 1)
+    classes = {m: default_class(m) for m in cells.models}
+    compiled = compile_model(build_model(replace(cells, step_ms=y[0]), None, classes, PER_MODEL, "fixed", gpu_ms=T))
+    found = quadrature(cells, T, y, np.random.default_rng(0), draws=2000, points=4096)
+    for n in range(len(y)):
+        fit = fit_gated(compiled, {"measured_ms": y[n], "gpu_ms": T}, seed=n, refuse=False, cores=1, chains=4)
+        posterior = fit.posterior
+        floors = [posterior["floor_ms"].sel(gpu=g, model=m).to_numpy().ravel() for g, m in found.pairs]
+        sampled = np.stack(
+            [
+                *floors,
+                *np.log(posterior["noise_relative"].to_numpy().reshape(-1, 2)).T,
+                np.log(posterior["noise_ms"].to_numpy().ravel()),
+            ]
+        )
+        weighed = np.stack([*found.floor_ms[n].T, *np.log(found.noise_relative[n]).T, np.log(found.noise_ms[n])])
+        assert (weighed.mean(1) - sampled.mean(1)) / sampled.std(1) == pytest.approx(0, abs=0.16)
+        assert weighed.std(1) / sampled.std(1) == pytest.approx(1, abs=0.15)
+
+
+def test_intervals_of_floors_cover_in_studies_from_the_prior(cells: Cells, T: np.ndarray):
+    """Truths from the prior: 90 % intervals of floors and noises cover 90 %."""
+    rng, n, p = np.random.default_rng(7), 300, DEFAULT_PRIORS
+    scale = np.abs(rng.standard_t(3, (n, 3))) * (p.floor_sd_gpu_ms, p.floor_sd_group_ms, p.floor_sd_pair_ms)
+    code = np.array([(g, m) for m in range(2) for g in range(3)])
+    floors = (
+        p.floor_overall_ms[1] * rng.standard_normal((n, 1))
+        + scale[:, [0]] * rng.standard_normal((n, 3))[:, code[:, 0]]
+        + scale[:, [1]] * rng.standard_normal((n, 2))[:, code[:, 1]]
+        + scale[:, [2]] * rng.standard_normal((n, 6))
+    )
+    level = np.log(p.noise_relative[0]) + p.noise_relative[1] * rng.standard_normal((n, 1))
+    relative = np.exp(level + np.abs(p.noise_spread * rng.standard_normal((n, 1))) * rng.standard_normal((n, 2)))
+    absolute = np.exp(np.log(p.noise_ms[0]) + p.noise_ms[1] * rng.standard_normal((n, 1)))
+    mean = T + floors[:, cells.model_code * 3 + cells.gpu_code]
+    y = mean + np.hypot(absolute, relative[:, cells.model_code] * mean) * rng.standard_normal(mean.shape)
+    good = (y > 0).all(1)  # chosen by the data alone
+    found = quadrature(cells, T, y[good], rng, draws=300)
+    for draws, truth in ((found.floor_ms, floors[good]), (found.noise_relative, relative[good])):
+        low, high = np.quantile(draws, [0.05, 0.95], axis=1)
+        covered = ((low <= truth) & (truth <= high)).mean()
+        assert 0.84 < covered < 0.96
+
+
+def test_many_cells_fix_floors_at_least_squares(cells: Cells, T: np.ndarray):
+    y, floors = studies(cells, T, 4, 2)
+    floors = floors + 4.0  # a floor that takes a step near 0 is beyond the closed form, and has no ESS
+    exact = T + floors[:, cells.model_code * 3 + cells.gpu_code]
+    rng = np.random.default_rng(3)
+    y = exact * (1 + 1e-3 * rng.standard_normal(y.shape))
+    found = quadrature(cells, T, y, rng)
+    assert found.pairs == tuple((g, m) for m in (ANCHOR, SIBLING) for g in GPUS)
+    assert found.floor_ms.mean(1) == pytest.approx(floors, abs=0.15)
+    assert found.ess.min() >= 100
+
+
+def test_classes_share_a_floor(cells: Cells, T: np.ndarray):
+    y, _ = studies(cells, T, 2, 4)
+    found = quadrature(
+        cells, T, y, np.random.default_rng(0), classes=dict.fromkeys(cells.models, "dense"),
+        structure=FloorStructure("gpu, class"),
+    )  # fmt: skip
+    assert found.floor_ms.shape == (2, 400, 3)
+    assert [label for _, label in found.pairs] == ["dense"] * 3
+    assert "2 data sets" in repr(found)
+
+
+def test_a_chunk_of_studies_is_judged_as_each_alone(cells: Cells, T: np.ndarray):
+    y, _ = studies(cells, T, 45, 6)  # more than one chunk
+    together = quadrature(cells, T, y, np.random.default_rng(0), draws=1500, points=4096)
+    alone = quadrature(cells, T, y[[44]], np.random.default_rng(1), draws=1500, points=4096)
+    gap = together.floor_ms[44].mean(0) - alone.floor_ms[0].mean(0)
+    assert gap / alone.floor_ms[0].std(0) == pytest.approx(0, abs=0.2)
+
+
+@pytest.mark.parametrize("structure", [FloorStructure("gpu"), FloorStructure("gpu, model", "overlapped"),
+                                       FloorStructure("gpu, launches"), FloorStructure("none")])  # fmt: skip
+def test_other_structures_are_refused(cells: Cells, T: np.ndarray, structure: FloorStructure):
+    with pytest.raises(ValueError, match="signed floors of groups of models, added"):
+        quadrature(cells, T, T, np.random.default_rng(0), structure=structure)
+
+
+def test_one_cell_a_pair_leaves_the_noise_to_its_prior():
+    rows = [(m, g, 4, 2048) for m in (ANCHOR, SIBLING) for g in GPUS]
+    few = Cells.from_columns(*zip(*rows, strict=True))
+    T = work_ms(stack_work(few), Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0))
+    found = quadrature(few, T, T + 3.0, np.random.default_rng(0))
+    assert np.isfinite(found.floor_ms).all()
+    assert 0.001 < np.median(found.noise_relative) < 0.1
+    assert found.floor_ms.mean(1) == pytest.approx(3.0, abs=0.5)

@@ -1,0 +1,347 @@
+"""The Bayesian model: its density is the stated one, and it finds what was put into simulated data."""
+
+from typing import Literal
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+
+from rooffloor.models.floor.structures import COMBINE, Q_MAX, SHARED_BY, FloorStructure
+from rooffloor.models.inference import sampling, step_model
+from rooffloor.models.inference.priors import DEFAULT_PRIORS
+from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.roofline import Efficiency, work_ms
+from rooffloor.models.specs.cells import Cells
+
+GPUS, CLASSES = ("A", "B", "C"), {"m": "small", "n": "large", "o": "moe"}
+
+
+def grid(models: tuple[str, ...] = ("m", "n", "o"), without: tuple[tuple[str, str], ...] = ()) -> Cells:
+    """Cells of every model and SKU, 6 per pair, without steps; pairs in `without` are left out."""
+    cells = [
+        (m, g, b, c) for m in models for g in GPUS for b in (1, 8) for c in (512, 2048, 8192) if (m, g) not in without
+    ]
+    model, gpu, batch, context = zip(*cells, strict=True)
+    return Cells.from_columns(model, gpu, batch, context)
+
+
+def branch_ms(cells: Cells) -> np.ndarray:
+    """Some T_gpu [cell] that differs by model and SKU and grows with batch and context."""
+    weights = 2.0 + 3.0 * cells.model_code + 1.5 * cells.gpu_code
+    return weights + cells.batch * cells.context * 6e-5 * (1 + cells.gpu_code)
+
+
+def measured(cells: Cells, step_ms: np.ndarray, rng: np.random.Generator, relative: float = 0.03) -> Cells:
+    """The cells with noisy steps."""
+    y = step_ms + rng.standard_normal(len(cells)) * np.hypot(0.1, relative * step_ms)
+    return Cells.from_columns(list(cells.model), list(cells.gpu), cells.batch, cells.context, y)
+
+
+FLOORS = np.array([[1.0, 2.5, 6.0], [3.0, 3.5, 8.5], [-4.0, -2.0, 1.0]])
+"""True floors [gpu, class], ms; the negative ones take steps of model m on C to about 1 ms."""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> sampling.Compiled:
+    cells = grid()
+    data = measured(cells, branch_ms(cells), np.random.default_rng(0))
+    model = step_model.build_model(data, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
+    return sampling.compile_model(model)
+
+
+def simulated(seed: int) -> dict[str, np.ndarray]:
+    cells = grid()
+    step = branch_ms(cells) + FLOORS[cells.gpu_code, cells.model_code]
+    data = measured(cells, step, np.random.default_rng(seed))
+    assert data.step_ms is not None
+    return {"measured_ms": data.step_ms, "gpu_ms": branch_ms(cells)}
+
+
+def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, int], sd: float) -> np.ndarray:
+    """Covariance of the floors (or their logarithms), row by row, from the effects as they are written down."""
+    gpu, group = (i.ravel() for i in np.indices(shape))
+    same_gpu, same_group = gpu[:, None] == gpu, group[:, None] == group
+    return sd**2 + scales[0] ** 2 * same_gpu + scales[1] ** 2 * same_group + scales[2] ** 2 * same_gpu * same_group
+
+
+@pytest.mark.parametrize("combine", ["added", "added, H >= 0", "overlapped", "max"])
+@pytest.mark.parametrize(
+    ("without", "known"),
+    [
+        ((), None),
+        ((("o", "A"), ("o", "C")), None),
+        ((("o", "A"),), step_model.KnownFloors("anchor", {"B": 3.0, "C": 1.5, "D": 2.0}, q=0.4)),
+    ],
+    ids=["whole grid", "pairs never measured", "known floors of an anchor"],
+)
+def test_density_is_that_of_the_plain_hierarchy(
+    without: tuple[tuple[str, str], ...], known: step_model.KnownFloors | None, combine: str
+) -> None:
+    structure, p = FloorStructure(combine=combine), DEFAULT_PRIORS
+    unit = "" if structure.positive else "_ms"
+    cells, rng = grid(without=without), np.random.default_rng(3)
+    classes = CLASSES | {"anchor": "other"}
+    data = measured(cells, branch_ms(cells) + 2.0, rng)
+    model = step_model.build_model(data, None, classes, structure, "fixed", gpu_ms=branch_ms(cells), known=known)
+    point = {k: rng.normal(0.0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
+    scales = tuple(f"floor_sd_{k}{unit}" for k in ("gpu", "class", "pair"))
+    flats = [n for n in ("z_floor", "z_unmeasured") if n in point]
+    (floors,) = model.replace_rvs_by_values([model["floor_ms"]])
+    floor = model.compile_fn(floors, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
+    logp = model.compile_logp(mode="FAST_COMPILE")(point)
+    sds = [float(np.exp(point[f"{n}_log__"])) for n in scales]
+    noise = model.replace_rvs_by_values([model["noise_level"], model["noise_own"]])
+    inputs = {"inputs": model.value_vars, "on_unused_input": "ignore", "mode": "FAST_COMPILE"}
+    level, own = model.compile_fn(noise, **inputs)(point)
+    spread = np.exp(point["noise_spread_log__"])
+    relative, absolute = np.exp(level + spread * own)[data.model_code], float(np.exp(point["noise_ms_log__"]))
+    grid_ms = floor(point)
+
+    def coordinate(ms: np.ndarray) -> np.ndarray:
+        return np.log(ms) if structure.positive else ms
+
+    free = [(n, i) for n in flats for i in np.ndindex(point[n].shape)]
+    moved = []
+    for name, i in free:  # floors, or their logarithms, are linear in z: central differences are exact
+        ends = []
+        for sign in (1.0, -1.0):
+            there = {k: v.copy() for k, v in point.items()}
+            there[name][i] += sign
+            ends.append(coordinate(floor(there)).ravel())
+        moved.append((ends[0] - ends[1]) / 2)
+    columns = np.array(moved)
+    columns = columns[:, np.abs(columns).sum(axis=0) > 1e-12]
+    expected = np.linalg.slogdet(columns)[1]
+    mean, sd_overall = (np.log(p.floor_overall[0]), p.floor_overall[1]) if structure.positive else p.floor_overall_ms
+    covariance = hierarchy_covariance((sds[0], sds[1], sds[2]), grid_ms.shape, sd_overall)
+    expected += stats.multivariate_normal.logpdf(coordinate(grid_ms).ravel() - mean, cov=covariance)
+    for sd, name in zip(sds, ("gpu", "group", "pair"), strict=True):
+        scale = getattr(p, f"floor_sd_{name}{unit}")
+        half = stats.norm(scale=scale) if structure.positive else stats.t(3, scale=scale)
+        expected += np.log(2.0) + half.logpdf(sd) + np.log(sd)
+    median, sd = p.noise_relative
+    # What the sampler moves is an orthogonal turn of the level, in sds, and of the models' own deviations.
+    expected += stats.norm.logpdf((level - np.log(median)) / sd) + stats.norm.logpdf(own).sum()
+    expected += np.log(2.0) + stats.norm.logpdf(spread, 0.0, p.noise_spread) + np.log(spread)
+    expected += stats.norm.logpdf(np.log(absolute), np.log(p.noise_ms[0]), p.noise_ms[1])
+    gpus, labels = list(model.coords["gpu"]), list(model.coords["class"])
+    at = [gpus.index(g) for g in data.gpu], [labels.index(CLASSES[m]) for m in data.model]
+    q = 0.0 if combine == "max" else 1.0
+    if structure.q_free:
+        q = known.q if known is not None else Q_MAX / (1.0 + float(np.exp(-point["q_interval__"])))
+        if known is None:  # uniform, and the Jacobian of its logit
+            expected += np.log(q * (1.0 - q / Q_MAX)) - np.log(Q_MAX)
+    step = structure.step_ms(branch_ms(cells), grid_ms[at], q)
+    assert data.step_ms is not None
+    expected += stats.norm.logpdf(data.step_ms, step, np.hypot(absolute, relative * step)).sum()
+    assert logp == pytest.approx(expected, rel=1e-9)
+    if known is not None:
+        anchor = grid_ms[:, labels.index("other")]
+        assert {g: anchor[gpus.index(g)] for g in known.floor_ms} == pytest.approx(dict(known.floor_ms))
+
+
+def test_floors_and_noise_are_recovered(compiled: sampling.Compiled) -> None:
+    fit = sampling.fit_gated(compiled, simulated(1), seed=1)
+    assert fit.passed
+    floor = fit.posterior["floor_ms"]
+    assert floor.dims == ("chain", "draw", "gpu", "class")
+    assert floor["class"].values.tolist() == ["small", "large", "moe"]
+    low, high = floor.quantile([0.0005, 0.9995], ("chain", "draw")).values
+    assert ((low < FLOORS) & (high > FLOORS)).all()
+    assert float(floor.std(("chain", "draw")).max()) < 0.6
+    assert float(fit.posterior["noise_relative"].mean()) == pytest.approx(0.03, abs=0.015)
+
+
+def test_coverage_of_floors_and_noise(compiled: sampling.Compiled) -> None:
+    seeds = range(100, 124)
+    fits = sampling.fit_many(compiled, [simulated(s) for s in seeds], seeds, draws=500, tune=300, keep=500)
+    assert all(fit.passed for fit in fits)
+    inside, n = 0, 0
+    for fit in fits:
+        low, high = np.quantile(fit.draws["floor_ms"], [0.05, 0.95], axis=0)
+        inside += int(((low < FLOORS) & (high > FLOORS)).sum())
+        n += FLOORS.size
+    low, high = stats.binom.interval(0.999, n, 0.9)
+    assert low <= inside <= high
+    low, high = np.array([np.quantile(f.draws["noise_relative"], [0.05, 0.95], axis=0) for f in fits]).swapaxes(0, 1)
+    assert ((low < 0.03) & (high > 0.03)).sum() >= stats.binom.ppf(0.001, low.size, 0.9)
+
+
+def test_negative_floor_through_zero_is_no_barrier(compiled: sampling.Compiled) -> None:
+    cells = grid()
+    step = branch_ms(cells) - 6.0
+    assert step.min() < -2 < 2 < step.max()
+    data = measured(cells, step, np.random.default_rng(5))
+    assert data.step_ms is not None
+    fit = sampling.fit_gated(compiled, {"measured_ms": data.step_ms, "gpu_ms": branch_ms(cells)}, seed=2)
+    assert fit.posterior["floor_ms"].mean().item() == pytest.approx(-6.0, abs=0.3)
+
+
+def test_free_constants_are_recovered_where_the_data_see_them() -> None:
+    truth = Efficiency(eta_bw=0.85, eta_fa=0.6, l_half=150.0, eta_tc=0.7)
+    rows = [
+        (m, g, b, c)
+        for m in ("Llama-3.1-8B", "Llama-3.2-1B", "Qwen2.5-7B")
+        for g in ("H100", "A100-40GB")
+        for b in (1, 4, 16)
+        for c in (512, 2048, 8192)
+    ]
+    cells = Cells.from_columns(*zip(*rows, strict=True))
+    work = stack_work(cells)
+    step = work_ms(work, truth) + np.array([2.0, 5.0])[cells.gpu_code]
+    data = measured(cells, step, np.random.default_rng(7), relative=0.01)
+    classes = {m: "small" if "1B" in m else "7B" for m in cells.models}
+    model = step_model.build_model(data, work, classes, FloorStructure("gpu"), "free")
+    with model:
+        prior = pm.draw([model[n] for n in ("eta_bw", "eta_tc")], 500, random_seed=1)
+    assert all(v.min() > 0 and v.max() < 1 for v in prior)
+    posterior = sampling.fit_gated(sampling.compile_model(model), seed=3).posterior
+    for name in ("eta_bw", "eta_fa"):
+        mean, sd = float(posterior[name].mean()), float(posterior[name].std())
+        assert abs(mean - getattr(truth, name)) < 3.3 * sd
+        assert sd < 0.5 * getattr(DEFAULT_PRIORS, name)[1]  # three model sizes under one floor
+    # At 16 sequences no matrix product is bound by compute: the posterior of eta_tc is its prior.
+    assert float(posterior["eta_tc"].std()) == pytest.approx(DEFAULT_PRIORS.eta_tc[1], rel=0.15)
+    efficiency = step_model.efficiency_of(posterior)
+    assert work_ms(work, efficiency).shape == (4000, len(cells))
+
+
+def test_floor_of_a_new_class_and_a_new_gpu(compiled: sampling.Compiled) -> None:
+    posterior = sampling.fit_gated(compiled, simulated(1), seed=1).posterior
+    rng = np.random.default_rng(0)
+    on_b, on_c = (step_model.predict_floor(posterior, rng, gpu=g) for g in "BC")
+    assert on_b.mean() > on_c.mean() + 2  # every floor of B is at least 5.5 ms above that of C
+    both_new = step_model.predict_floor(posterior, rng)
+    new_gpu = step_model.predict_floor(posterior, rng, group="moe")
+    assert both_new.var() > new_gpu.var() > 1.0
+    with pytest.raises(ValueError, match="'Z' is not in the posterior"):
+        step_model.predict_floor(posterior, rng, gpu="Z")
+    with pytest.raises(ValueError, match="is in floor_ms"):
+        step_model.predict_floor(posterior, rng, gpu="A", group="moe")
+
+
+def test_prediction_of_a_new_floor_is_the_conditional_normal() -> None:
+    import xarray as xr
+
+    scales, floors = (2.0, 3.0, 0.7), np.array([[1.0, 2.0], [4.0, 6.0]])
+    draws = 20_000
+    posterior = xr.Dataset(
+        {
+            "floor_ms": (("chain", "draw", "gpu", "class"), np.broadcast_to(floors, (1, draws, 2, 2))),
+            **{
+                f"floor_sd_{n}_ms": (("chain", "draw"), np.full((1, draws), s))
+                for n, s in zip(("gpu", "class", "pair"), scales, strict=True)
+            },
+        },
+        coords={"gpu": ["A", "B"], "class": ["x", "y"]},
+    )
+    found = step_model.predict_floor(posterior, np.random.default_rng(1), gpu="B")
+    whole = hierarchy_covariance(scales, (2, 3), DEFAULT_PRIORS.floor_overall_ms[1])
+    seen = [0, 1, 3, 4]  # of (A, x), (A, y), (A, new), (B, x), (B, y), (B, new)
+    gain = whole[5, seen] @ np.linalg.inv(whole[np.ix_(seen, seen)])
+    sd = np.sqrt(whole[5, 5] - gain @ whole[seen, 5])
+    assert found.mean() == pytest.approx(gain @ floors.ravel(), abs=5 * sd / np.sqrt(draws))
+    assert found.std() == pytest.approx(sd, rel=0.03)
+
+
+def test_bad_requests_say_what_is_missing() -> None:
+    cells = grid()
+    with pytest.raises(ValueError, match="step_ms is missing"):
+        step_model.build_model(cells, None, CLASSES, FloorStructure(), "fixed", gpu_ms=1.0)
+    data = measured(cells, branch_ms(cells), np.random.default_rng(0))
+    with pytest.raises(ValueError, match="needs gpu_ms"):
+        step_model.build_model(data, None, CLASSES, FloorStructure(), "fixed")
+    with pytest.raises(ValueError, match="needs work"):
+        step_model.build_model(data, None, CLASSES, FloorStructure(), "free")
+    with pytest.raises(ValueError, match="no class for model 'o'"):
+        step_model.build_model(data, None, {"m": "x", "n": "x"}, FloorStructure(), "fixed", gpu_ms=1.0)
+    with pytest.raises(ValueError, match=r"'gpu, klass' is unknown: expected one of .*'gpu, class'"):
+        FloorStructure("gpu, klass")
+
+
+REAL = {"Llama-3.1-8B": "dense", "Llama-3.2-1B": "small", "Qwen1.5-MoE-A2.7B": "moe"}
+
+
+def real_cells() -> Cells:
+    """Cells of catalog models, with steps of no particular size."""
+    rows = [(m, g, b, 2048) for m in REAL for g in ("H100", "A100-80GB") for b in (1, 16)]
+    cells = Cells.from_columns(*zip(*rows, strict=True))
+    return Cells.from_columns(list(cells.model), list(cells.gpu), cells.batch, cells.context, np.linspace(5, 30, 12))
+
+
+@pytest.mark.parametrize(
+    ("shared_by", "combine", "constants"),
+    [(s, c, "free") for s in SHARED_BY for c in COMBINE] + [("gpu, launches", "overlapped", "free per gpu")],
+)
+def test_numpy_and_pytensor_agree_on_the_likelihood(
+    shared_by: str, combine: str, constants: Literal["free", "free per gpu"]
+) -> None:
+    """`step_distribution` at one point of the posterior is the observed density of the model there."""
+    cells, rng = real_cells(), np.random.default_rng(1)
+    work, structure = stack_work(cells), FloorStructure(shared_by, combine)
+    model = step_model.build_model(cells, work, REAL, structure, constants, likelihood="student")
+    point = {k: rng.normal(0.0, 0.3, np.shape(v)) for k, v in model.initial_point().items()}
+    observed = model["step_ms"]
+    expected = model.compile_logp(vars=[observed], sum=False, mode="FAST_COMPILE")(point)[0]
+    names = [v.name for v in (*model.free_RVs, *model.deterministics) if not v.name.startswith("z_")]
+    values = model.compile_fn(
+        model.replace_rvs_by_values([model[n] for n in names]),
+        inputs=model.value_vars,
+        on_unused_input="ignore",
+        mode="FAST_COMPILE",
+    )(point)
+    dims = {n: tuple(model.named_vars_to_dims.get(n) or ()) for n in names}
+    posterior = xr.Dataset(
+        {n: (("chain", "draw", *dims[n]), np.asarray(v)[None, None]) for n, v in zip(names, values, strict=True)},
+        coords={d: list(model.coords[d]) for d in {d for ds in dims.values() for d in ds}},
+    )
+    found = step_model.step_distribution(posterior, cells, REAL, structure, rng, work=work)
+    np.testing.assert_allclose(found.log_density(cells.step_ms)[0], expected, rtol=1e-8)
+    assert found.sample(rng).shape == (1, len(cells))
+
+
+def test_unseen_models_and_gpus_come_through_the_hierarchy() -> None:
+    cells = grid()
+    rng = np.random.default_rng(2)
+    draws = 4000
+    posterior = xr.Dataset(
+        {
+            "floor_ms": (("chain", "draw", "gpu"), np.full((1, draws, 1), 5.0)),
+            "floor_sd_gpu": (("chain", "draw"), np.full((1, draws), 0.3)),
+            "noise_relative": (("chain", "draw", "noisy_model"), np.full((1, draws, 1), 0.02)),
+            "noise_level": (("chain", "draw"), np.full((1, draws), np.log(0.05))),
+            "noise_spread": (("chain", "draw"), np.full((1, draws), 0.4)),
+            "noise_ms": (("chain", "draw"), np.full((1, draws), 0.1)),
+            "q": (("chain", "draw"), np.full((1, draws), 0.5)),
+        },
+        coords={"gpu": ["A"], "noisy_model": ["m"]},
+    )
+    structure = FloorStructure("gpu", "overlapped")
+    floors = step_model.floors_of(posterior, cells, CLASSES, structure, rng)
+    assert (floors[:, cells.gpu == "A"] == 5.0).all()
+    new = np.log(floors[:, np.flatnonzero(cells.gpu == "B")[0]])
+    # given one floor of a population with sd 1.0 around log 4 and 0.3 within, the next is regressed and wide
+    sd, within = DEFAULT_PRIORS.floor_overall[1], 0.3
+    gain = sd**2 / (sd**2 + within**2)
+    assert new.mean() == pytest.approx(np.log(4.0) + gain * np.log(5.0 / 4.0), abs=0.03)
+    assert new.std() == pytest.approx(np.sqrt(sd**2 + within**2 - gain * sd**2), rel=0.05)
+    found = step_model.step_distribution(posterior, cells, CLASSES, structure, rng, gpu_ms=branch_ms(cells))
+    known, other = (np.log(found.sd_ms / found.step_ms)[:, (cells.model == m) & (cells.gpu == "A")] for m in "mn")
+    assert known.std() < 0.1
+    assert other[:, 0].std() == pytest.approx(0.4, rel=0.15)
+
+
+def test_overlap_runs_from_the_maximum_to_the_sum() -> None:
+    gpu_ms, floor_ms = np.array([1.0, 4.0, 9.0]), np.array([4.0, 4.0, 2.0])
+    np.testing.assert_allclose(FloorStructure("gpu", "overlapped").step_ms(gpu_ms, floor_ms, 1.0), gpu_ms + floor_ms)
+    np.testing.assert_allclose(
+        FloorStructure("gpu", "max").step_ms(gpu_ms, floor_ms, 0.0), np.maximum(gpu_ms, floor_ms), rtol=1e-3
+    )
+    half = FloorStructure("gpu", "overlapped").step_ms(gpu_ms, floor_ms, 0.5)
+    np.testing.assert_allclose(half, np.hypot(gpu_ms, floor_ms))
+    with pytest.raises(ValueError, match="all signed or all H >= 0"):
+        FloorStructure("gpu", "overlapped", (("moe", "added"),))
+    mixed = FloorStructure("gpu", "overlapped", (("moe", "added, H >= 0"),))
+    np.testing.assert_array_equal(mixed.q_of(np.array(["moe", "dense"])), [1.0, np.nan])

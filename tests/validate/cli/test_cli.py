@@ -1,0 +1,362 @@
+"""The shell: arguments, exit codes, one-line errors. What the commands compute is tested elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import validate
+
+from rooffloor import __version__
+from rooffloor.validate.cli import main
+from rooffloor.validate.common.errors import GateError, InputError
+from rooffloor.validate.study.study import Study
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
+
+
+UNSET = {"seed": None, "jobs": None, "dask": None, "keep": None}
+
+
+@dataclass
+class Spy:
+    """Stands for one function that a command calls: remembers its arguments, returns or raises."""
+
+    answer: object
+    calls: list[tuple[tuple, dict]] = field(default_factory=list)
+
+    def __call__(self, *args, **kwargs):
+        self.calls.append((args, kwargs))
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def answer(verdict="supported"):
+    return SimpleNamespace(summary="all is well", data={"status": "ok", "mape": float("nan")}, verdict=verdict)
+
+
+@pytest.fixture
+def spies(monkeypatch, tmp_path):
+    """Fakes for the computing behind every command; works in an empty folder."""
+    fakes = SimpleNamespace(load=Spy(SimpleNamespace(name="a-study")))
+    for name in ("run", "table", "evaluate", "impute"):
+        setattr(fakes, name, Spy(answer()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Study, "load", fakes.load)
+    for name, module in {
+        "report": SimpleNamespace(run=fakes.run, table=fakes.table),
+        "hypotheses": SimpleNamespace(evaluate=fakes.evaluate),
+        "reconstruction": SimpleNamespace(run=fakes.impute),
+    }.items():
+        monkeypatch.setattr(validate, name, module, raising=False)
+    return fakes
+
+
+def shell(code: str, *arguments: str, stdout: int = subprocess.PIPE, **env: str):
+    """One Python process of its own that runs `code` with these arguments."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+
+
+TABLE = """
+import types, validate
+from rooffloor.validate.cli import main as cli
+main._study = lambda options: None
+rooffloor.validate.report.run = types.SimpleNamespace(table=lambda study: types.SimpleNamespace(summary={text}))
+sys.exit(main.main())
+"""
+
+
+def test_help_lists_the_commands_and_exit_codes_and_loads_nothing_heavy():
+    code = f"""
+import atexit
+from rooffloor.validate.cli.main import main
+atexit.register(lambda: print("LOADED", sorted(set(sys.modules) & set({HEAVY!r}))))
+main()
+"""
+    done = shell(code, "--help")
+    assert done.returncode == 0
+    assert done.stdout.rstrip().endswith("LOADED []")
+    for word in ("report", "table", "test", "reconstruct", "exit codes", "130 interrupted"):
+        assert word in done.stdout
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"rooffloor {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["frobnicate"],
+        ["report", "--format", "excel"],
+        ["report", "--seed", "-1"],
+        ["report", "--seed", "1.5"],
+        ["report", "--se", "1"],
+        ["report", "--seed", "9" * 5000],
+        ["report", ""],
+        ["report", "--out", ""],
+        ["report", "--data", " "],
+        ["report", "--anchor", "\udcff"],
+        ["report", "--jobs", "0"],
+        ["report", "--jobs", "9" * 20],
+        ["report", "--dask"],
+        ["table", "--full"],
+        ["reconstruct", "--jobs", "0"],
+        ["reconstruct", "--per-index", "many"],
+        ["test"],
+        ["test", "H4"],
+    ],
+)
+def test_wrong_arguments_exit_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(arguments)
+    assert stop.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"rooffloor {arguments[0]}: " if arguments and arguments[0] != "frobnicate" else "rooffloor: "
+    )
+    assert line.endswith("; see --help")
+
+
+def test_report_runs_the_default_study_into_reports(spies, capsys):
+    assert main.main(["report"]) == 0
+    assert spies.load.calls == [(("transfer-study",), {})]
+    [(args, kwargs)] = spies.run.calls
+    assert args == (spies.load.answer,)
+    assert kwargs == {"out": Path("reports/a-study"), "refit": False, "quiet": True, "full": False, **UNSET}
+    assert capsys.readouterr().out == "all is well\n"
+    assert list(Path().iterdir()) == []  # looking whether it can be written leaves nothing behind
+
+
+def test_report_hands_on_its_options(spies):
+    assert main.main(["report", "my.toml", "--out", "here", "--seed", "7", "--refit", "--quiet"]) == 0
+    assert spies.load.calls == [(("my.toml",), {})]
+    assert spies.run.calls[0][1] == {
+        "out": Path("here"),
+        "refit": True,
+        "quiet": True,
+        "full": False,
+        **UNSET,
+        "seed": 7,
+    }
+    assert main.main(["report", "--full", "--dask", "tcp://10.0.0.1:8786", "--jobs", "3", "--keep", "kept"]) == 0
+    given = {"full": True, "dask": "tcp://10.0.0.1:8786", "jobs": 3, "keep": Path("kept")}
+    assert spies.run.calls[1][1] == spies.run.calls[0][1] | {"out": Path("reports/a-study"), "seed": None} | given | {
+        "refit": False
+    }
+
+
+def test_a_task_that_failed_is_one_line(spies, capsys):
+    from rooffloor.validate.common.runner import TaskError
+
+    spies.run.answer = TaskError("fit of a structure: out of memory")
+    assert main.main(["report"]) == 3
+    assert capsys.readouterr() == ("", "rooffloor: fit of a structure: out of memory\n")
+
+
+def test_reconstruct_hands_on_what_is_given(spies):
+    assert main.main(["reconstruct"]) == 0
+    assert main.main(["reconstruct", "--out", "grids.csv.gz", "--seed", "0", "--per-index", "2", "--jobs", "1"]) == 0
+    given = {"out": Path("grids.csv.gz"), "seed": 0, "per_index": 2, "jobs": 1}
+    assert [kwargs for _, kwargs in spies.impute.calls] == [{"quiet": True}, {**given, "quiet": True}]
+
+
+@pytest.mark.parametrize(
+    "command", [["report"], ["table"], ["test", "h2"], ["reconstruct"]], ids=lambda command: command[0]
+)
+def test_json_is_all_that_stdout_holds(spies, capsys, command):
+    assert main.main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": "ok", "mape": None}
+
+
+def test_data_options_describe_measurements(spies, monkeypatch):
+    from_data = Spy(SimpleNamespace(name="cells"))
+    monkeypatch.setattr(Study, "from_data", from_data)
+    options = ["--data", "cells.csv", "--format", "argonne", "--stack", "vLLM", "--mode", "graph"]
+    assert main.main(["table", *options, "--anchor", "Meta-Llama-3-8B", "--configs", "models"]) == 0
+    expected = {"format": "argonne", "stack": "vLLM", "mode": "graph", "anchor": "Meta-Llama-3-8B"}
+    expected |= {"configs": Path("models")}
+    assert from_data.calls == [((Path("cells.csv"),), expected)]
+
+
+def test_progress_shows_on_a_terminal_only_and_never_in_ci(spies, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.delenv("CI", raising=False)
+    main.main(["report"])
+    monkeypatch.setenv("CI", "true")
+    main.main(["report"])
+    assert [kwargs["quiet"] for _, kwargs in spies.run.calls] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        ("supported", 0),
+        ("refuted", 1),
+        ("undecided", 4),
+        ("not identified", 4),
+        ("untestable here", 4),
+    ],
+)
+def test_the_exit_code_of_test_is_the_verdict(spies, verdict, code):
+    spies.evaluate.answer = answer(verdict)
+    assert main.main(["test", "H1"]) == code
+    assert spies.evaluate.calls[0][0][1] == "H1"
+
+
+def test_report_never_exits_1(spies):
+    spies.run.answer = answer("refuted")
+    assert main.main(["report"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (
+            InputError("cells.csv, row 3: step_ms\n is 40000"),
+            2,
+            "rooffloor: cells.csv, row 3: step_ms is 40000\n",
+        ),
+        (GateError("R-hat 1.3 > 1.01"), 3, "rooffloor: R-hat 1.3 > 1.01\n"),
+        (KeyboardInterrupt(), 130, "rooffloor: interrupted\n"),
+    ],
+    ids=["input", "gate", "interrupt"],
+)
+def test_errors_become_one_line_and_a_code(spies, capsys, error, code, line):
+    for spy in (spies.run, spies.table, spies.evaluate, spies.impute):
+        spy.answer = error
+    for command in (["report"], ["table"], ["test", "H1"], ["reconstruct"]):
+        assert main.main(command) == code
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", line)
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug"), FileNotFoundError("bug")])
+def test_a_bug_keeps_its_traceback_and_is_no_verdict(spies, capsys, error):
+    spies.run.answer = error
+    assert main.main(["report"]) == 70
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Traceback")
+    assert err.splitlines()[-1].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("a\x1b[2Jb\n c", r"rooffloor: a\x1b[2Jb c"),
+        ("\ud800\u202e", r"rooffloor: \ud800\u202e"),
+    ],
+)
+def test_errors_do_nothing_to_a_terminal(spies, capsys, message, line):
+    spies.run.answer = InputError(message)
+    assert main.main(["report"]) == 2
+    assert capsys.readouterr().err == line + "\n"
+
+
+def test_long_errors_lose_their_middle(spies, capsys):
+    spies.run.answer = InputError("start " + "x" * 10_000 + " end")
+    assert main.main(["report"]) == 2
+    err = capsys.readouterr().err
+    assert len(err) <= main.LONGEST_LINE + 1
+    assert err.startswith("rooffloor: start")
+    assert err.endswith(" end\n")
+
+
+@pytest.mark.parametrize("command", [["report"], ["table"], ["test", "H1"]], ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "no.csv"], "no.csv: cannot be read (no such file or directory)"),
+        (["--data", "folder"], "folder: cannot be read (is a directory)"),
+        (["--stack", "vLLM"], "--stack: only with --data FILE"),
+        (["--format", "schema", "--anchor", "x"], "--format, --anchor: only with --data FILE"),
+        (
+            ["study.toml", "--data", "cells.csv"],
+            "study.toml: a study brings its own data; give either STUDY or --data FILE",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_runs(spies, capsys, command, options, message):
+    Path("folder").mkdir()
+    assert main.main([*command, *options]) == 2
+    assert capsys.readouterr() == ("", f"rooffloor: {message}\n")
+    assert spies.run.calls == spies.table.calls == spies.evaluate.calls == []
+    assert os.listdir() == ["folder"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_an_unwritable_out_is_said_before_the_computing(spies, capsys, out):
+    Path("file").write_text("mine")
+    assert main.main(["report", "--out", out]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"rooffloor: {Path(out).absolute()}: cannot be written (")
+    assert err.count("\n") == 1
+    assert spies.run.calls == []
+    assert Path("file").read_text() == "mine"
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = shell(TABLE.format(text="'x' * 1_000_000"), "table", stdout=write)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("closed", ["1", "2", "1 2", "0 1 2"])
+def test_closed_streams_are_no_error(closed):
+    closing = f"import os\nfor fd in ({closed.replace(' ', ',')},): os.close(fd)\n"
+    script = f"sys.path.insert(0, {str(ROOT)!r})\n{TABLE.format(text=repr('text'))}"
+    run = f"{closing}os.execv(sys.executable, [sys.executable, '-c', {'import sys' + chr(10) + script!r}, 'table'])"
+    assert shell(f"import sys\n{run}").returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_stdout_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = shell(TABLE.format(text="'text'"), "table", stdout=full.fileno())
+    assert done.returncode == 2
+    assert done.stderr == "rooffloor: standard output: cannot be written (no space left on device)\n"
+
+
+def test_sigterm_cleans_up_as_an_interrupt_does(tmp_path):
+    code = f"""
+import os, signal, types, validate
+from rooffloor.validate.cli import main as cli
+from rooffloor.validate.common import files
+def table(study):
+    with files.folder({str(tmp_path)!r} + "/out") as folder:
+        files.write_text(folder / "half", "x")
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+main._study = lambda options: None
+rooffloor.validate.report.run = types.SimpleNamespace(table=table)
+sys.exit(main.main())
+"""
+    done = shell(code, "table")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "rooffloor: terminated\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_without_greek_letters_shows_them_escaped():
+    done = shell(TABLE.format(text="'η_bw'"), "table", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u03b7_bw\n", "")

@@ -1,0 +1,414 @@
+"""`rooffloor check`: from a stranger's file to a verdict, a page and an exit code."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rooffloor.models.calibration.draws import Posterior, rejoined
+from rooffloor.models.specs import shapes as model_catalog
+from rooffloor.validate.cli import main as cli
+from rooffloor.validate.common.errors import InputError
+from rooffloor.validate.fit import saved
+from rooffloor.validate.simulation import check as checkrates
+from rooffloor.validate.simulation.family import Planted, measured
+from rooffloor.validate.study.study import Margins
+from rooffloor.validate.transfer import check as transfer
+from rooffloor.validate.transfer import page as checkpage
+
+FAMILY = "Qwen2.5-7B"
+
+
+def simulate(seed: int = 1, draws: int = 300, **truth: Any) -> tuple[pd.DataFrame, Posterior]:
+    """Rows of a planted family as a user has them, and the calibration beside it."""
+    _, cells, _, posterior = measured(Planted(**truth), np.random.default_rng(seed), draws)
+    columns = {"model": cells.model, "gpu": cells.gpu, "batch": cells.batch, "context": cells.context}
+    return pd.DataFrame({**columns, "step_ms": cells.step_ms}), posterior
+
+
+@pytest.fixture(scope="module")
+def moved() -> tuple[pd.DataFrame, Posterior]:
+    return simulate(floor_ms=3.0)
+
+
+@pytest.fixture(scope="module")
+def found(moved: tuple[pd.DataFrame, Posterior]) -> transfer.Check:
+    frame, posterior = moved
+    return transfer.check(FAMILY, frame, study=posterior)
+
+
+def write(folder: Path, frame: pd.DataFrame, name: str = "mine.csv") -> Path:
+    path = folder / name
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def npz(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]) -> Path:
+    path = tmp_path / "posterior.npz"
+    path.write_bytes(moved[1].save())
+    return path
+
+
+# ---- verdicts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("truth", "verdict", "code"),
+    [
+        ({}, transfer.TRANSFERS, 0),
+        ({"floor_ms": 3.0}, transfer.RECALIBRATE, 1),
+        ({"whole": 1.25}, transfer.MISMATCH, 1),
+        ({"whole": 1 / 0.9}, transfer.UNDECIDED, 4),
+        ({"weights": 1 / 0.75, "gpus": ("H100",)}, transfer.INDISTINGUISHABLE, 1),
+        ({"q": 0.5, "floor_ms": 3.0}, transfer.RECALIBRATE, 1),
+        ({"q": 0.5, "whole": 1.25}, transfer.MISMATCH, 1),
+        ({"q": 0.5}, transfer.TRANSFERS, 0),
+    ],
+)
+def test_the_exit_code_is_the_verdict_on_a_planted_family(
+    truth: dict[str, Any], verdict: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    frame, posterior = simulate(seed=4, **truth)
+    (tmp_path / "posterior.npz").write_bytes(posterior.save())
+    path = write(tmp_path, frame)
+    arguments = ["check", "--config", FAMILY, "--measurements", str(path), "--study", str(tmp_path), "--json"]
+    assert cli.main(arguments) == code
+    data = json.loads(capsys.readouterr().out)
+    assert data["verdict"] == verdict
+    assert set(data["probabilities"]) == set(transfer.VERDICTS)
+
+
+def test_a_new_floor_comes_with_its_interval_and_its_error_rate(found: transfer.Check):
+    assert found.verdict == transfer.RECALIBRATE
+    low, high = found.data["overall"]["floor_above_anchor"]["intervals"]["90"]
+    assert low < 3.0 < high
+    assert "new floor minus the anchor's" in found.summary
+    assert "Error rate" in found.summary or "not simulated" in found.summary
+    assert "were they overlapped, with the same constants, the verdict would be" in " ".join(found.summary.split())
+
+
+def test_three_cells_are_enough_to_say_something_and_never_wrongly_sure(moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    few = frame[frame[["batch", "context"]].apply(tuple, axis=1).isin([(1, 512), (4, 2048), (16, 8192)])]
+    said = transfer.check(FAMILY, few, study=posterior)
+    assert said.verdict in (transfer.RECALIBRATE, transfer.UNDECIDED)
+    assert len(said.cells) == 9
+
+
+def test_a_family_whose_class_is_never_measured_is_judged_by_its_own_cells():
+    frame, posterior = simulate(model="Llama-3.2-1B", seed=2)
+    said = transfer.check("Llama-3.2-1B", frame, study=posterior)
+    assert said.verdict == transfer.TRANSFERS
+    assert any(reason.startswith("parameters:") for reason in said.data["outside"])
+
+
+def test_the_published_study_judges_new_cells_without_a_fit(tmp_path: Path):
+    frame, _ = simulate(gpus=("H100",))
+    said = transfer.check(FAMILY, frame)
+    assert said.data["calibration"]["label"] == "imputed from published aggregates"
+    assert said.data["margins"]["label"] == "post hoc"
+    assert "imputed from published aggregates" in said.summary
+
+
+def test_where_it_depends_on_how_floors_join_nothing_is_claimed():
+    """Overlapped steps beside a calibration that adds: the slope of T_gpu is then the floor's."""
+    shapes, cells, _, posterior = measured(Planted(q=0.3, floor_ms=3.0), np.random.default_rng(8), 300)
+    anew, _ = rejoined(posterior, "added", np.random.default_rng(1))
+    columns = {"gpu": cells.gpu, "batch": cells.batch, "context": cells.context, "step_ms": cells.step_ms}
+    said = transfer.check(shapes, pd.DataFrame(columns), study=anew)
+    assert said.data["joins"]["overlapped"]["posterior"] > 0.99
+    assert said.verdict == transfer.UNDECIDED
+    assert said.summary.splitlines()[0] == "Qwen2.5-7B: undecided"
+    assert "depends on how floors join" in said.summary
+
+
+# ---- what a user has ----------------------------------------------------------------------------------------------
+
+
+def test_model_and_gpu_need_no_column_where_options_say_them(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    one = frame[frame["gpu"] == "H100"]
+    whole = transfer.check(FAMILY, one, study=posterior)
+    bare = transfer.check(FAMILY, one[["batch", "context", "step_ms"]], gpu="H100", study=posterior)
+    assert bare.data["probabilities"] == whole.data["probabilities"]
+    with pytest.raises(InputError, match="no column gpu; name the GPU with --gpu"):
+        transfer.check(FAMILY, one[["batch", "context", "step_ms"]], study=posterior)
+
+
+def test_gpu_chooses_rows(moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    said = transfer.check(FAMILY, frame, gpu="H200", study=posterior)
+    assert [row["gpu"] for row in said.per_sku] == ["H200"]
+    with pytest.raises(InputError, match=r"no row of Qwen2\.5-7B on L40S; the file has"):
+        transfer.check(FAMILY, frame, gpu="L40S", study=posterior)
+
+
+def test_rows_of_other_models_are_left_alone_and_a_missing_model_is_named(moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    both = pd.concat([frame, frame.assign(model="something else")])
+    assert transfer.check(FAMILY, both, study=posterior).data["measurements"]["rows"] == len(frame)
+    with pytest.raises(InputError, match=r"no row of 'Mistral-7B-v0\.3'; the file has Qwen2\.5-7B: name one with"):
+        transfer.check("Mistral-7B-v0.3", frame, study=posterior)
+
+
+def test_a_config_file_goes_by_the_name_that_the_file_has_for_its_model(
+    tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]
+):
+    config = {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": False,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    frame, posterior = moved
+    said = transfer.check(path, frame.assign(model="our/new-7B"), study=posterior)
+    assert said.data["model"] == "our/new-7B"
+    assert said.verdict == transfer.RECALIBRATE
+
+
+def test_repeats_are_averaged_and_do_not_count_as_evidence(moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    many = pd.concat([frame.assign(repeat=k) for k in range(20)])
+    once, often = (transfer.check(FAMILY, f, study=posterior) for f in (frame, many))
+    assert often.data["probabilities"] == pytest.approx(once.data["probabilities"], abs=1e-9)
+    assert often.data["measurements"]["rows"] == 20 * len(frame)
+    assert "repeats averaged" in often.summary
+
+
+def test_thousands_of_cells_are_taken(moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    rng, one = np.random.default_rng(3), frame[frame["gpu"] == "H100"]
+    pieces = [
+        one.assign(context=one["context"] + 3 * k, step_ms=one["step_ms"] * rng.normal(1, 0.01)) for k in range(100)
+    ]
+    said = transfer.check(FAMILY, pd.concat(pieces), study=posterior)
+    assert len(said.cells) == 1500
+    assert said.verdict in (transfer.RECALIBRATE, transfer.INDISTINGUISHABLE)
+
+
+def test_on_a_gpu_that_was_never_measured_the_floor_is_predicted_and_said_so(moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    said = transfer.check(FAMILY, frame[frame["gpu"] == "H100"].assign(gpu="L40S", step_ms=30.0), study=posterior)
+    reasons = " ".join(said.data["outside"])
+    assert "GPU: L40S not measured" in reasons
+    assert "its floor there is predicted" in reasons
+    assert said.verdict in (transfer.UNDECIDED, transfer.MISMATCH)
+
+
+def test_the_anchor_itself_can_be_checked_anew(moved: tuple[pd.DataFrame, Posterior]):
+    _, posterior = moved
+    at = posterior.anchor_gpu == 0
+    frame = pd.DataFrame(
+        {
+            "batch": posterior.anchor_batch[0, at],
+            "context": posterior.anchor_context[0, at],
+            "step_ms": posterior.anchor_step_ms[0, at],
+        }
+    )
+    said = transfer.check(posterior.anchor, frame, gpu=posterior.gpus[0], study=posterior)
+    assert said.verdict == transfer.TRANSFERS
+
+
+def test_an_anchor_in_the_same_file_is_calibrated_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    frame, posterior = simulate(seed=6, whole=1.3, gpus=("H100",))
+    anchor = pd.DataFrame(
+        {
+            "model": posterior.anchor,
+            "gpu": "H100",
+            "batch": posterior.anchor_batch[0],
+            "context": posterior.anchor_context[0],
+            "step_ms": posterior.anchor_step_ms[0],
+        }
+    )
+    path = write(tmp_path, pd.concat([anchor, frame]))
+    asked = ["check", "--config", FAMILY, "--measurements", str(path), "--anchor", "llama-3.1-8b"]
+    assert cli.main(asked) in (1, 4)
+    text = capsys.readouterr().out
+    assert "judged by the calibration Llama-3.1-8B in mine.csv (Llama-3.1-8B, measured)" in text
+    with pytest.raises(InputError, match="no row of the anchor 'Llama-2-7B'"):
+        transfer.check(FAMILY, path, anchor="Llama-2-7B")
+
+
+# ---- what comes out -----------------------------------------------------------------------------------------------
+
+
+def test_same_seed_same_json(moved: tuple[pd.DataFrame, Posterior], found: transfer.Check):
+    frame, posterior = moved
+    again = transfer.check(FAMILY, frame, study=posterior)
+    assert again.data == found.data
+
+
+def test_datatree_and_frames_hold_what_the_page_says(found: transfer.Check):
+    tree = found.datatree
+    assert tree["posterior"]["floor_above_anchor_ms"].dims == ("chain", "draw", "gpu")
+    mean = tree["posterior"]["floor_above_anchor_ms"].mean(("chain", "draw", "gpu")).item()
+    assert mean == pytest.approx(found.data["overall"]["floor_above_anchor"]["value"])
+    assert tree["posterior"].attrs["label"] == "measured"
+    assert tree["observed_data"]["step_ms"].sizes == {"cell": len(found.cells)}
+    assert len(found.cells_frame()) == len(found.cells)
+    assert found.to_frame()["gpu"].tolist() == [*dict.fromkeys(r["gpu"] for r in found.cells), "all"]
+    assert repr(found).startswith("Check(Verdict(Qwen2.5-7B: recalibrate the floor;")
+    title = " ".join(found.plot().get_title(loc="left").split())
+    assert title.endswith("measured cells, judged by the calibration simulated (Llama-3.1-8B, simulated)")
+
+
+def test_page_escapes_names_and_holds_every_cell(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    name = "<script>alert(1)</script> $\\frac{"
+    said = transfer.check(replace(model_catalog.load(FAMILY), name=name), frame.assign(model=name), study=posterior)
+    page = said.save(tmp_path / "out")
+    text = page.read_text()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert text.count("data:image/png;base64,") == 2
+    assert sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()) == [
+        "out/cells.csv",
+        "out/check.html",
+        "out/check.json",
+        "out/figures/cells.png",
+        "out/figures/verdict.png",
+    ]
+    cells = pd.read_csv(tmp_path / "out" / "cells.csv")
+    assert len(cells) == len(frame)
+    assert cells["label"].str.startswith("measured cells, judged by the calibration simulated").all()
+
+
+def test_formulas_in_cells_csv_are_disarmed(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    frame = frame[frame["gpu"] == "H100"]
+    said = transfer.check(FAMILY, frame, study=replace(posterior, label="=cmd|' /C calc'!A0"))
+    said.save(tmp_path)
+    lines = (tmp_path / "cells.csv").read_text().splitlines()[1:]
+    assert not any(cell.startswith(("=", "+", "@")) for line in lines for cell in line.split(","))
+
+
+def test_nothing_is_written_where_the_input_is_bad(tmp_path: Path, npz: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "bad.csv"
+    path.write_text("batch,context,step_ms\n1,512,abc\n")
+    out = tmp_path / "out"
+    arguments = ["check", "--config", FAMILY, "--gpu", "H100", "--measurements", str(path), "--study", str(npz)]
+    assert cli.main([*arguments, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert (
+        error == "rooffloor: bad.csv, row 2, column step_ms: found 'abc', expected milliseconds from 0.05 to 20000 "
+        "(seconds? microseconds?)\n"
+    )
+    assert not out.exists() or not any(out.iterdir())
+
+
+# ---- the calibration ----------------------------------------------------------------------------------------------
+
+
+def test_committed_draws_are_those_of_the_study(tmp_path: Path):
+    from rooffloor.validate.study.study import Study
+
+    committed = saved.load("transfer-study")
+    made = Posterior.load(saved.build(Study.load("transfer-study"), tmp_path))
+    for name in ("floor_ms", "noise_relative", "weight", "anchor_gpu_ms", "scales"):
+        np.testing.assert_allclose(getattr(committed, name), getattr(made, name), rtol=1e-5)
+
+
+def test_a_study_without_saved_draws_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"expected transfer-study, a posterior\.npz or a report's folder"):
+        saved.load("no-such-study")
+    with pytest.raises(InputError, match=r"posterior\.npz"):
+        saved.load(tmp_path)
+
+
+# ---- error rates --------------------------------------------------------------------------------------------------
+
+ROW = {"calibration": checkrates.KNOWN, "truth": "nothing differs", "gpus": 3, "cells": 15, "sets": 100, "seed": 1} | {
+    "transfers": 90,
+    "recalibrate the floor": 4,
+    "shape mismatch": 1,
+    "floor or weight bandwidth, indistinguishable": 2,
+    "undecided": 3,
+}
+OTHER = ROW | {"truth": "floor 3 ms larger", "transfers": 2, "recalibrate the floor": 92}
+
+
+def test_rates_are_those_of_the_largest_design_that_is_no_larger():
+    rows = [ROW, ROW | {"cells": 3}, ROW | {"gpus": 1, "cells": 5}]
+    assert checkrates.nearest(3, 14, rows=rows)["cells"] == 3
+    assert checkrates.nearest(5, 100, rows=rows)["cells"] == 15
+    assert checkrates.nearest(2, 6, rows=rows)["cells"] == 5
+    assert checkrates.nearest(2, 2, rows=rows) is None
+    assert checkrates.nearest(3, 15, rows=[]) is None
+    assert checkrates.nearest(3, 15, imputed=True, rows=rows) is None
+
+
+def test_a_wrong_verdict_is_one_that_is_neither_right_nor_undecided():
+    assert checkrates.wrong(ROW) == pytest.approx(0.07)
+    assert checkrates.wrong(OTHER) == pytest.approx(0.03)
+
+
+def test_words_give_both_rates_of_a_verdict():
+    rates = checkrates.nearest(3, 15, rows=[ROW, OTHER])
+    said = checkrates.sentence(rates, "transfers")
+    assert "'transfers' was said wrongly in at most 2 % (floor 3 ms larger)" in said
+    assert "rightly in 90 % (nothing differs)" in said
+    assert "in at most 7 % (nothing differs)" in checkrates.sentence(rates, "undecided")
+    assert checkrates.sentence(rates, "transfers", 9.0).endswith(
+        "These steps leave over 9 %: the rates are not theirs."
+    )
+    assert "was not simulated" in checkrates.sentence(None, "transfers")
+
+
+@pytest.mark.parametrize("calibration", [checkrates.KNOWN, checkrates.IMPUTED])
+def test_a_small_simulation_counts_every_family(calibration: str):
+    chunk = checkrates._Chunk(calibration, "floor 3 ms larger", ("H100",), "15", 2, 1, 0)
+    assert sum(checkrates._run(chunk)["said"]) == 2
+
+
+def test_the_columns_of_chances_add_up_and_speak_as_the_sentences_do(found: transfer.Check):
+    for row in [*found.per_sku, found.data["overall"]]:
+        assert sum(row["probabilities"][v] for v in checkpage.SHOWN[:4]) == pytest.approx(1.0, abs=1e-6)
+    lines = found.summary.splitlines()
+    head = next(k for k, line in enumerate(lines) if "P(transfers)" in line)
+    assert lines[head].split("  ")[-1] == "P(floor or weights)"
+    assert "below 0.01" in lines[head + 1]
+    assert " 0.00" not in "".join(lines[head : head + 5])
+    assert "The first four add up to 1." in found.summary
+
+
+def test_what_is_said_needs_no_names_of_the_code(tmp_path: Path):
+    """Sizes with a unit, what is open in words, margins too, and a text that fits a screen."""
+    frame, posterior = simulate(seed=4, whole=1.25)
+    said = " ".join(transfer.check(FAMILY, frame, study=posterior).summary.split())
+    assert "that part takes 2" in said
+    assert " % longer, with" in said
+    assert "(slope)" not in said
+    one = transfer.check(FAMILY, frame, gpu="H100").summary
+    assert "post hoc" not in one
+    assert "chosen after the study's figures were known" in " ".join(one.split())
+    assert len(one.splitlines()) <= 38
+
+
+def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Posterior]):
+    frame, posterior = moved
+    said = transfer.check(FAMILY, frame, gpu="H100", study=posterior, margins=Margins())
+    assert checkpage.text(said.data).count("H100  ") == 2  # of either table
+    assert "\n  all" not in said.summary
+
+
+def test_calibrate_check_writes_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setattr(checkrates, "DESIGNS", {"3": checkrates.DESIGNS["3"]})
+    monkeypatch.setattr(checkrates, "GPUS", (("H100",),))
+    out = tmp_path / "check.csv"
+    assert cli.main(["calibrate", "--check", "--studies", "2", "--jobs", "1", "--out", str(out)]) == 0
+    frame = pd.read_csv(out)
+    assert frame["truth"].tolist() == [*checkrates.TRUTHS, *checkrates.FEW_TRUTHS]
+    assert (frame[list(transfer.VERDICTS)].sum(axis=1) == frame["sets"]).all()
+    assert "nothing differs" in capsys.readouterr().out

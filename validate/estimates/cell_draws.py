@@ -1,0 +1,310 @@
+"""Draws: what the judging sees of a posterior, whether the cells were measured or imputed.
+
+`Draws` holds per draw and cell the step, its GPU branch, the cell's own floor, the anchor's floor on that GPU and the
+noise. `Estimate` is one number of a report: value, intervals, Monte Carlo error, and the name of its estimand.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rooffloor.models.specs.cells import Cells
+
+type Array = NDArray[np.float64]
+
+MEASURED = "measured"
+SIMULATED = "simulated"
+IMPUTED = "imputed from published aggregates"
+
+LEVELS = (50, 90)
+"""Equal-tailed credible intervals that are reported, percent."""
+
+AS_MEASURED = "MAPE of the cells as measured"
+EXPECTED = "expected MAPE of the grid"
+RERUN = "MAPE that a re-run would show"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One reported number.
+
+    Attributes
+    ----------
+    value : float
+        Posterior mean, or the number itself where it is not uncertain.
+    estimand : str
+        What it is an estimate of.
+    unit : str
+        "percent", "ms", "points", "1" (a pure number) or "probability".
+    intervals : mapping of "50" and "90" to (low, high)
+        Equal-tailed credible intervals; empty for measured numbers and probabilities.
+    mcse : float or None
+        Monte Carlo standard error of `value`, with the imputation (or a batch of draws) as the unit.
+    """
+
+    value: float
+    estimand: str
+    unit: str
+    intervals: Mapping[str, tuple[float, float]]
+    mcse: float | None = None
+
+    def __str__(self) -> str:
+        digits = self.digits
+        text = f"{self.value:z.{digits}f}"
+        if "90" in self.intervals:
+            low, high = self.intervals["90"]
+            text += f" [{low:z.{digits}f}, {high:z.{digits}f}]"
+        return text
+
+    @property
+    def digits(self) -> int:
+        """Decimals that the Monte Carlo error supports: half a unit of the last one is not below it; at most 2."""
+        if self.mcse is None or not np.isfinite(self.mcse) or self.mcse <= 0:
+            return 2
+        return int(np.clip(np.floor(-np.log10(2.0 * self.mcse)), 0, 2))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """As JSON: DESIGN section 7."""
+        return {
+            "value": self.value,
+            "estimand": self.estimand,
+            "unit": self.unit,
+            "intervals": {level: list(pair) for level, pair in self.intervals.items()},
+            "mcse": self.mcse,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Draws of cells, GPU branch, floors and noise.
+
+    Attributes
+    ----------
+    cells : Cells
+        Model and GPU of each cell. Its batch and context are those of the first grid: use `batch` and `context`.
+    batch, context : float arrays, shape (draw, cell) or (1, cell)
+        Imputed grids may have different axes.
+    label : str
+        `IMPUTED`, or the origin of cells at hand: `MEASURED`, derived, simulated; it goes with the data into every
+        plot and table.
+    anchor : str
+    classes : mapping of model to class
+    step_ms : float array, shape (draw, cell) or (1, cell)
+        Measured steps (one row) or imputed ones.
+    gpu_ms : float array, shape (draw, cell)
+        T_gpu.
+    parts_ms : mapping of "weights", "kv", "other" to float array (draw, cell)
+        What T_gpu is made of; launch latencies are among the others.
+    dispatch_ms : float array, shape (draw, cell)
+        The dispatch term (router, gather, scatter) without launch latency; 0 for dense models.
+    floor_ms : float array, shape (draw, cell)
+        The floor of the cell's own (GPU, model).
+    class_floor_ms : mapping of (gpu, class) to float array (draw,)
+        Measured: from a fit in which the models of a class share one floor per GPU. Imputed: mean of their floors.
+    anchor_floor_ms : float array, shape (draw, cell)
+        The anchor's floor on the cell's GPU; NaN where the anchor was not measured.
+    noise_ms : float array, shape (draw, cell)
+        sd of a measured step around its mean.
+    unit : int array, shape (draw,)
+        Imputation of each draw, or the batch of draws: the unit of Monte Carlo errors.
+    weight : float array, shape (draw,)
+        Sums to 1.
+    model_noise_ms : float array, shape (draw, cell), or None
+        `noise_ms` before `with_own_noise`.
+    calibrated_floor_ms : float array, shape (draw, cell), or None
+        Posterior mean of the anchor's floor given the constants of each draw, where constants differ between draws.
+    """
+
+    cells: Cells
+    label: str
+    anchor: str
+    classes: Mapping[str, str]
+    batch: Array
+    context: Array
+    step_ms: Array
+    gpu_ms: Array
+    parts_ms: Mapping[str, Array]
+    dispatch_ms: Array
+    floor_ms: Array
+    class_floor_ms: Mapping[tuple[str, str], Array]
+    anchor_floor_ms: Array
+    noise_ms: Array
+    unit: NDArray[np.int64]
+    weight: Array
+    model_noise_ms: Array | None = None
+    calibrated_floor_ms: Array | None = None
+
+    def __repr__(self) -> str:
+        return f"Draws({len(self.weight)} draws of {len(self.cells)} cells, {self.label})"
+
+    @property
+    def mean_ms(self) -> Array:
+        """Mean step of each cell under the model: T_gpu + its own floor, shape (draw, cell)."""
+        return self.gpu_ms + self.floor_ms
+
+    @property
+    def calibrated_ms(self) -> Array:
+        """What a user of the anchor's calibration adds: its floor's posterior mean within each unit, (draw, cell)."""
+        if self.calibrated_floor_ms is not None:
+            return self.calibrated_floor_ms
+        return self._unit_mean(self.anchor_floor_ms)
+
+    @property
+    def own_calibrated_ms(self) -> Array:
+        """Posterior mean of each cell's own floor within each unit, shape (draw, cell)."""
+        return self._unit_mean(self.floor_ms)
+
+    def _unit_mean(self, values: Array) -> Array:
+        if self.label != IMPUTED:
+            return np.broadcast_to(values.mean(0), values.shape)
+        out = np.empty_like(values)
+        for unit in np.unique(self.unit):
+            rows = self.unit == unit
+            out[rows] = values[rows].mean(0)
+        return out
+
+    @property
+    def _by_cell(self) -> dict[str, Array]:
+        """The arrays whose last axis is the cell, by name."""
+        names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
+        found: dict[str, Array] = {name: getattr(self, name) for name in names}
+        for name in ("model_noise_ms", "calibrated_floor_ms"):
+            if (values := getattr(self, name)) is not None:
+                found[name] = values
+        return found
+
+    def where(self, keep: NDArray[np.bool_]) -> "Draws":
+        """The same draws for some of the cells (a mask over cells); floors of classes stay."""
+        parts = {name: values[:, keep] for name, values in self.parts_ms.items()}
+        fewer: dict[str, Any] = {name: values[:, keep] for name, values in self._by_cell.items()}
+        return replace(self, cells=self.cells.where(keep), parts_ms=parts, **fewer)
+
+    def rows(self, keep: NDArray[Any]) -> "Draws":
+        """Some of the draws (a mask over draws, or their numbers), with weights that sum to 1.
+
+        Raises
+        ------
+        ValueError
+            The draws kept have no weight.
+        """
+        mass = self.weight[keep]
+        if not mass.sum() > 0:
+            raise ValueError("the draws kept have no weight")
+
+        def some(values: Array) -> Array:
+            return values[keep] if len(values) == len(self.weight) else values
+
+        fewer: dict[str, Any] = {name: some(values) for name, values in self._by_cell.items()}
+        return replace(
+            self,
+            **fewer,
+            parts_ms={name: some(values) for name, values in self.parts_ms.items()},
+            class_floor_ms={key: some(values) for key, values in self.class_floor_ms.items()},
+            unit=self.unit[keep],
+            weight=mass / mass.sum(),
+        )
+
+    def pairs(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+        """(model, gpu, mask over cells) of every measured pair, in order."""
+        for m, model in enumerate(self.cells.models):
+            for g, gpu in enumerate(self.cells.gpus):
+                mask = (self.cells.model_code == m) & (self.cells.gpu_code == g)
+                if mask.any():
+                    yield model, gpu, mask
+
+    def mask(self, model: str, gpu: str) -> NDArray[np.bool_]:
+        """Cells of one pair."""
+        return (self.cells.model == model) & (self.cells.gpu == gpu)
+
+    def has_anchor(self, mask: NDArray[np.bool_]) -> bool:
+        """Whether the anchor was measured on the GPU of these cells."""
+        return bool(np.isfinite(self.anchor_floor_ms[0, mask]).all())
+
+    def estimate(self, values: ArrayLike, estimand: str, unit: str) -> Estimate:
+        """Weighted mean, 50 and 90 % equal-tailed intervals and MCSE of one value per draw."""
+        array = np.asarray(values, dtype=float)
+        low_high = weighted_quantiles(array, self.weight, [q for level in LEVELS for q in tails(level)])
+        pairs = {str(level): (low_high[2 * i], low_high[2 * i + 1]) for i, level in enumerate(LEVELS)}
+        return Estimate(float(self.weight @ array), estimand, unit, pairs, self.mcse(array))
+
+    def probability(self, event: ArrayLike, of: str) -> Estimate:
+        """Posterior probability of an event per draw (or of a probability per draw)."""
+        array = np.asarray(event, dtype=float)
+        return Estimate(float(self.weight @ array), of, "probability", {}, self.mcse(array))
+
+    def mcse(self, values: ArrayLike) -> float:
+        """Monte Carlo standard error of the weighted mean, with `unit` as the unit."""
+        array = np.asarray(values, dtype=float)
+        at = np.unique(self.unit, return_inverse=True)[1]
+        mass = np.bincount(at, self.weight)
+        total = np.bincount(at, self.weight * array)
+        centre = total.sum()
+        used = mass > 0
+        n = int(used.sum())
+        if n < 2:
+            return float("nan")
+        gap = (total - mass * centre)[used]
+        return float(np.sqrt((gap**2).sum() * n / (n - 1)))
+
+
+def tails(level: int) -> tuple[float, float]:
+    """Lower and upper quantile of an equal-tailed interval of so many percent."""
+    side = (100.0 - level) / 200.0
+    return side, 1.0 - side
+
+
+def weighted_quantiles(values: Array, weight: Array, probabilities: ArrayLike) -> list[float]:
+    """Quantiles of weighted draws, by linear interpolation between midpoints of the cumulated weights."""
+    keep = weight > 0
+    order = np.argsort(values[keep], kind="stable")
+    sorted_values, mass = values[keep][order], weight[keep][order]
+    position = (np.cumsum(mass) - 0.5 * mass) / mass.sum()
+    return [float(v) for v in np.interp(np.asarray(probabilities, dtype=float), position, sorted_values)]
+
+
+OWN_NOISE = 4.0
+"""So many cells is the noise of its model worth to a pair, beside the pair's own cells."""
+
+
+def with_own_noise(draws: Draws, rng: np.random.Generator) -> Draws:
+    """The same draws, with noise that may differ between the GPUs of a model.
+
+    The model of steps has one relative noise per model. What a roofline leaves over differs by GPU too, by factors in
+    the published study, and the level of a pair is as large as its own residuals. So each draw's noise of a pair is
+    multiplied by a factor f with f² ~ scaled inverse chi-squared(`OWN_NOISE`, 1) before the pair's residuals
+    are seen, drawn given them. `simulation.hypotheses` counts how often intervals then cover.
+    """
+    noise = draws.noise_ms.copy()
+    for _, _, mask in draws.pairs():
+        z = (draws.step_ms[:, mask] - draws.mean_ms[:, mask]) / noise[:, mask]
+        freedom = OWN_NOISE + z.shape[-1]
+        squared = (OWN_NOISE + (z**2).sum(-1)) / rng.chisquare(freedom, len(z))
+        noise[:, mask] *= np.sqrt(squared)[:, None]
+    return replace(draws, noise_ms=noise, model_noise_ms=draws.noise_ms)
+
+
+# ---- MAPE under its three estimands ----------------------------------------------------------------------------
+
+
+def expected_error(predicted: Array, mean: Array, sd: Array, nodes: int = 24) -> Array:
+    """E |predicted - y| / y of each cell for a new measurement y ~ Normal(mean, sd), as a fraction; broadcast.
+
+    The normal is replaced by `nodes` equally likely points; y is kept above a tenth of its mean.
+    """
+    from scipy.special import ndtri
+
+    total = np.zeros(np.broadcast_shapes(predicted.shape, mean.shape, sd.shape))
+    for z in ndtri((np.arange(nodes) + 0.5) / nodes):
+        y = np.maximum(mean + z * sd, 0.1 * np.abs(mean))
+        total += np.abs(predicted / y - 1.0)
+    return total / nodes
+
+
+def rerun_error(predicted: Array, mean: Array, sd: Array, rng: np.random.Generator) -> Array:
+    """|predicted - y| / y of each cell for one simulated re-run, as a fraction."""
+    y = np.maximum(mean + sd * rng.standard_normal(mean.shape), 0.1 * np.abs(mean))
+    return np.abs(predicted / y - 1.0)

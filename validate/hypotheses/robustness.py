@@ -1,0 +1,259 @@
+"""Do the verdicts stand under other choices? The same tests with one choice changed at a time.
+
+Choices: constants and roof, the grid and the offset reading of imputed studies, the experts that are streamed, the
+prior on the spread between GPUs, the noise, one GPU or one grid cell left out. A verdict that some choice turns into
+its opposite is undecided. Where cells are left out, floors and constants stay those of all cells: only the judging
+changes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooffloor.models.roof.kernels import EXPERTS, stack_work
+from rooffloor.models.roof.roofline import work_ms
+from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
+from rooffloor.validate.hypotheses.hypotheses import (
+    NOT_TESTED,
+    REFUTED,
+    SPREAD,
+    SUPPORTED,
+    UNDECIDED,
+    Result,
+    h1,
+    h2,
+    h3,
+)
+from rooffloor.validate.simulation import hypotheses
+from rooffloor.validate.study.study import Margins
+
+if TYPE_CHECKING:
+    from rooffloor.validate.fit.evidence import Evidence
+
+type Array = NDArray[np.float64]
+
+MOST_DRAWS = 4_000
+"""Draws that each choice is judged on."""
+PRIMARY = "as reported"
+STATEMENTS = ("H1", "H2a", "H2b", "H2c", "H3")
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One choice changed: `kind` ("one GPU left out"), `name` ("H100"), and what is judged then."""
+
+    kind: str
+    name: str
+    draws: Draws
+    spread: float = SPREAD
+
+
+@dataclass(frozen=True, eq=False)
+class Robustness:
+    """Verdicts under every choice.
+
+    Attributes
+    ----------
+    rows : list of dict
+        `kind`, `name` and a verdict for each of `STATEMENTS`; the first is the primary one.
+    settled : dict
+        Per statement: `verdict` (undecided where a choice turns it into its opposite), `turned` and `softened` (names
+        of choices under which it is the opposite, or not decided), `sentence`.
+    """
+
+    rows: list[dict[str, Any]]
+    settled: dict[str, dict[str, Any]]
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{name} {one['verdict']}" for name, one in self.settled.items())
+        return f"Robustness({len(self.rows)} choices: {found})"
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {"rows": self.rows, "settled": self.settled}
+
+
+def robustness(evidence: "Evidence") -> Robustness:
+    """Judge the evidence of a study under every choice."""
+    margins = evidence.study.margins
+    rows = [
+        {"kind": choice.kind, "name": choice.name, **verdicts(choice.draws, margins, choice.spread)}
+        for choice in choices(evidence)
+    ]
+    return Robustness(rows, settle(rows))
+
+
+def verdicts(draws: Draws, margins: Margins, spread: float = SPREAD) -> dict[str, str]:
+    """Verdict on each of `STATEMENTS`."""
+    moe = h2(draws, margins).data
+    parts = moe.get("parts")
+    return {
+        "H1": h1(draws, margins, both_schools=False, spread=spread).verdict,
+        **{f"H2{part}": NOT_TESTED if parts is None else str(parts[part]["verdict"]) for part in "abc"},
+        "H3": h3(draws, margins).verdict,
+    }
+
+
+def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What remains of the first row's verdicts, given those of the others."""
+    first, *rest = rows
+    opposite = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
+    found = {}
+    for name in STATEMENTS:
+        own = str(first[name])
+        others = [row for row in rest if row[name] != NOT_TESTED]
+        against = opposite.get(own)
+        turned = [_named(row) for row in others if row[name] == against]
+        softened = [_named(row) for row in others if row[name] not in (own, against)] if against else []
+        decided = [_named(row) for row in others if row[name] in opposite] if own == UNDECIDED else []
+        if turned:
+            said = f"{name} is {own} {PRIMARY} and {against} under {_list(turned)}: undecided."
+        elif softened:
+            said = f"{name} is {own} {PRIMARY}, and not decided under {_list(softened)}."
+        elif decided:
+            said = f"{name} is undecided {PRIMARY}; it would be decided under {_list(decided)}."
+        else:
+            said = f"{name} is {own} {PRIMARY} and under each of {len(others)} other choices."
+        verdict = UNDECIDED if turned else own
+        found[name] = {"verdict": verdict, "turned": turned, "softened": softened, "sentence": said}
+    return found
+
+
+def settled(
+    tests: Mapping[str, Result], found: Robustness, margins: Margins, draws: Draws
+) -> dict[str, dict[str, Any]]:
+    """Data of the tests with the verdicts that remain, what choices do to them, and the tests' own error rates.
+
+    Returns
+    -------
+    dict
+        By hypothesis, `Result.data` with `verdict` settled, `as_reported` (the verdict of the primary treatment alone),
+        `robustness` (sentences) and `error_rates` (sentences).
+    """
+    rates = hypotheses.committed()
+    out = {}
+    for name, result in tests.items():
+        data = dict(result.data)
+        of = found.settled
+        parts = {key: f"{name}{key}" for key in data.get("parts", {})}
+        names = list(parts.values()) or [name]
+        told = [] if result.verdict == NOT_TESTED else [of[one]["sentence"] for one in names]
+        if parts:
+            data["parts"] = {
+                key: part | {"verdict": of[parts[key]]["verdict"], "as_reported": part["verdict"]}
+                for key, part in data["parts"].items()
+            }
+        tested = result.verdict != NOT_TESTED
+        data |= {
+            "verdict": of[names[0]]["verdict"] if tested else NOT_TESTED,
+            "as_reported": result.verdict,
+            "robustness": told,
+            "error_rates": hypotheses.error_rates(rates, name, len(draws.cells.gpus), margins)
+            if rates and tested
+            else [],
+        }
+        data["sentences"] = [*data["sentences"], *told]
+        out[name] = data
+    return out
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return f"{row['kind']}: {row['name']}"
+
+
+def _list(names: Sequence[str], most: int = 4) -> str:
+    shown = "; ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+# ---- the choices ------------------------------------------------------------------------------------------------
+
+
+def choices(evidence: "Evidence") -> Iterator[Choice]:
+    """Every choice that these data allow; the primary one first."""
+    draws = _fewer(evidence.draws)
+    yield Choice("primary", PRIMARY, draws)
+    for name, other in evidence.variants.items():
+        yield Choice("treatment", name, _fewer(other))
+    yield from _readings(evidence)
+    for factor in (0.5, 2.0):
+        yield Choice("prior of the spread between GPUs", f"scale times {factor:g}", draws, SPREAD * factor)
+    if draws.model_noise_ms is not None:
+        yield Choice("noise", "one for all GPUs of a model", replace(draws, noise_ms=draws.model_noise_ms))
+    yield from _expert_traffic(evidence, draws)
+    if len(draws.cells.gpus) > 1:
+        for gpu in draws.cells.gpus:
+            yield Choice("GPU left out", gpu, draws.where(draws.cells.gpu != gpu))
+    points = sorted(set(zip(draws.batch[0].tolist(), draws.context[0].tolist(), strict=True)))
+    for batch, context in points if 2 < len(points) <= 20 else ():
+        keep = (draws.batch[0] != batch) | (draws.context[0] != context)
+        yield Choice("cell left out", f"B = {batch:g}, L = {context:g}", draws.where(keep))
+
+
+def _fewer(draws: Draws) -> Draws:
+    step = -(-len(draws.weight) // MOST_DRAWS)
+    if step == 1:
+        return draws
+    if draws.label != IMPUTED:
+        return draws.rows(np.arange(0, len(draws.weight), step))
+    rank = np.concatenate([np.arange(n) for n in np.unique(draws.unit, return_counts=True)[1]])
+    return draws.rows(np.argsort(draws.unit, kind="stable")[rank % step == 0])
+
+
+def _readings(evidence: "Evidence") -> Iterator[Choice]:
+    """Imputations under one reading of the study's offset, and on one grid."""
+    if evidence.reconstruction is None:
+        return
+    draws = evidence.draws
+    heads = evidence.reconstruction.cells.drop_duplicates("imputation").set_index("imputation")
+    readings = heads["reading"].reindex(draws.unit).to_numpy()
+    grids = np.array([len(set(row)) for row in draws.context])
+    for kind, labels in (("offset reading", readings), ("contexts of the grid", grids)):
+        for one in dict.fromkeys(labels.tolist()):
+            keep = labels == one
+            if 0 < draws.weight[keep].sum() < 1:
+                yield Choice(kind, str(one), _fewer(draws.rows(keep)))
+
+
+def _expert_traffic(evidence: "Evidence", draws: Draws) -> Iterator[Choice]:
+    """Other experts streamed per step: T_gpu of mixtures changes by the ratio of the roofs, its own floor follows."""
+    at = np.isin(draws.cells.model, [m for m in draws.cells.models if draws.classes[m] == "moe"])
+    if not at.any():
+        return
+    from rooffloor.validate.hypotheses.absorption import mean_efficiency
+
+    names, cells = evidence.study.names, draws.cells.where(at)
+    shapes, gpus = {m: names.shapes(m) for m in cells.models}, {g: names.gpu(g) for g in cells.gpus}
+    efficiency = mean_efficiency(evidence.draws, evidence.constants["primary"])
+    used = evidence.study.efficiency.experts
+
+    shape = draws.gpu_ms.shape
+    batch, context = (np.broadcast_to(v, shape)[:, at] for v in (draws.batch, draws.context))
+    grids, which = np.unique(np.concatenate([batch, context], axis=1), axis=0, return_inverse=True)
+
+    def roof(experts: Any) -> Array:
+        """T_gpu of the mixtures' cells under each draw's own grid, at the mean constants, [draw, cell]."""
+        found = np.empty((len(grids), len(cells)))
+        for n, (b, c) in enumerate(zip(*np.split(grids, 2, axis=1), strict=True)):
+            work = stack_work(replace(cells, batch=b, context=c), shapes, gpus, experts=experts)
+            for gpu in cells.gpus:
+                found[n, cells.gpu == gpu] = np.asarray(work_ms(work, efficiency[gpu]))[cells.gpu == gpu]
+        return found[which.ravel()]
+
+    before = roof(used)
+    for experts in EXPERTS:
+        if experts == used:
+            continue
+        T = draws.gpu_ms.copy()
+        T[:, at] *= roof(experts) / before
+        floor = draws.floor_ms.copy()
+        for _, _, mask in draws.pairs():
+            if at[mask].any():
+                weight = 1.0 / draws.noise_ms[:, mask] ** 2
+                moved = (weight * (T - draws.gpu_ms)[:, mask]).sum(-1) / weight.sum(-1)
+                floor[:, mask] -= moved[:, None]
+        yield Choice("experts streamed", experts, replace(draws, gpu_ms=T, floor_ms=floor))

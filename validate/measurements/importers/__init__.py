@@ -1,0 +1,68 @@
+"""Readers of other tools' result files; each turns one format into the measurement schema.
+
+A reader is a module with `read(path)`, which parses a file and checks that it is one, and
+`select(source, names, given)`, which makes decode steps of it.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from rooffloor.validate.measurements.importers.source import Given, Source
+    from rooffloor.validate.measurements.names import Names
+    from rooffloor.validate.measurements.schema import Selected
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    Attributes
+    ----------
+    module : str
+        What reads it.
+    what : str
+        What a file of it is.
+    takes : tuple of str
+        What the caller may say of a file: fields of `Given`.
+    tabular : bool
+        Whether a file is a table.
+    """
+
+    module: str
+    what: str
+    takes: tuple[str, ...]
+    tabular: bool = False
+
+
+_CHOICE = ("stack", "mode")
+_RUN = (*_CHOICE, "model", "gpu", "stack_version", "dtype")
+_LENGTHS = ("batch", "input_len", "output_len")
+FORMATS = {
+    "argonne": Format("argonne", "LLM-Inference-Bench's All_results.csv", _CHOICE, tabular=True),
+    "llama-bench": Format("llama_bench", "llama-bench -o csv, json or jsonl", (*_CHOICE, "model", "gpu"), tabular=True),
+    "optimum-benchmark": Format(
+        "optimum", "optimum-benchmark's benchmark.json or benchmark_report.json", (*_RUN, *_LENGTHS)
+    ),
+    "vllm-latency": Format(
+        "vllm_latency",
+        "vllm bench latency --output-json",
+        (*_RUN, *_LENGTHS, "shorter", "shorter_output_len"),
+    ),
+    "vllm-serve": Format("vllm_serve", "vllm bench serve --save-result", _RUN),
+}
+
+
+class Reader(Protocol):
+    """What every module of `FORMATS` offers."""
+
+    read: Callable[[Path], "Source"]
+    select: Callable[["Source", "Names", "Given"], "Selected"]
+
+
+def reader(format: str) -> Reader:
+    """The module that reads a format of `FORMATS`."""
+    return cast(Reader, importlib.import_module(f"{__name__}.{FORMATS[format].module}"))

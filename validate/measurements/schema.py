@@ -1,0 +1,321 @@
+"""The schema of measurement files: columns, what they may hold, and the names in them (DESIGN section 7)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pandera.pandas as pa
+from numpy.typing import NDArray
+
+from rooffloor.models.specs.inputs import shown
+from rooffloor.validate.common.errors import InputError, listed
+from rooffloor.validate.measurements import csvfile
+from rooffloor.validate.measurements.csvfile import Table
+from rooffloor.validate.measurements.names import Names
+
+REQUIRED = ("model", "gpu", "batch", "context", "step_ms")
+WORDS = {
+    "statistic": ("mean", "median", "min"),
+    "mode": ("eager", "graph", "unknown"),
+    "origin": ("measured", "derived", "imputed", "simulated"),
+}
+TEXTS = ("block", "stack", "stack_version", "attention", "dtype", "kv_dtype", "excluded", "flag", "source")
+SIXTEEN_BIT = ("bf16", "bfloat16", "torch.bfloat16", "fp16", "float16", "torch.float16", "half", "auto", "")
+
+SHORTEST_MS, LONGEST_MS = 0.05, 20_000.0
+"""No decode step of a language model on one GPU lies outside; what does has another unit."""
+LARGEST_BATCH, LONGEST_CONTEXT, MOST = 1e6, 1e8, 1e9
+"""Sequences of a step, tokens of one, and whatever else is counted."""
+
+
+def number_column(
+    expected: str, low: float, high: float = np.inf, whole: bool = False, required: bool = False
+) -> pa.Column:
+    """Column of finite numbers in [low, high]; `expected` is what an error says, `metadata` holds the limits."""
+    if np.isfinite(high) and f"{high:g}" not in expected:
+        expected += f", at most {high:g}"
+    checks = [pa.Check(lambda s: np.isfinite(s) & (s >= low) & (s <= high))]
+    if whole:
+        checks.append(pa.Check(lambda s: s == np.floor(s)))
+    limits = {"minimum": low, "maximum": high, "whole": whole}
+    return pa.Column(float, checks, nullable=not required, required=required, description=expected, metadata=limits)
+
+
+SCHEMA = pa.DataFrameSchema(
+    {
+        "batch": number_column("a whole number of sequences, at least 1", 1, LARGEST_BATCH, whole=True, required=True),
+        "context": number_column(
+            "tokens in the cache before the step, a number of at least 0", 0, LONGEST_CONTEXT, required=True
+        ),
+        "step_ms": number_column(
+            f"milliseconds from {SHORTEST_MS:g} to {LONGEST_MS:g} (seconds? microseconds?)",
+            SHORTEST_MS,
+            LONGEST_MS,
+            required=True,
+        ),
+        "repeat": number_column("a whole number, at least 0", 0, MOST, whole=True),
+        "step_sd_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
+        "n_steps": number_column("a whole number of steps, at least 1", 1, 1e15, whole=True),
+        "gpu_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
+        "host_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
+        "launches": number_column("a number of kernel launches, at least 0", 0, MOST),
+        "tensor_parallel": number_column("a whole number of GPUs, at least 1", 1, LARGEST_BATCH, whole=True),
+        "imputation": number_column("a whole number, at least 0", 0, MOST, whole=True),
+    }
+)
+"""The numeric columns; `description` says what is expected. Names and words have lists of their own."""
+
+KNOWN = (*REQUIRED, *(c for c in SCHEMA.columns if c not in REQUIRED), *WORDS, *TEXTS)
+
+MEANINGS = {
+    "model": "name of the model: the catalog's, an alias of it, or that of a config.json given beside the file",
+    "gpu": "name of the GPU SKU: the catalog's or an alias of it; one GPU",
+    "batch": "sequences decoded together",
+    "context": "mean number of tokens in the cache of a sequence before the step",
+    "step_ms": "time of one decode step: one token of every sequence in the batch",
+    "repeat": "tells measurements of the same cell apart",
+    "step_sd_ms": "standard error of step_ms, 0 where unknown; a known part of the noise",
+    "n_steps": "steps that step_ms summarises",
+    "gpu_ms": "time of the step on the GPU's clock",
+    "host_ms": "time of the step on the host's clock",
+    "launches": "kernels launched in the step",
+    "tensor_parallel": "GPUs that share the step; rows with more than one are excluded",
+    "imputation": "number of the imputed data set the row belongs to",
+    "statistic": "how step_ms summarises its steps",
+    "mode": "how kernels are launched: one by one, or as a recorded graph",
+    "origin": "where step_ms comes from; derived: something was subtracted, modelled, or averaged under load",
+    "block": "session, node or run that rows share",
+    "stack": "serving stack; a file that mixes several is refused unless one is chosen",
+    "stack_version": "version of the stack",
+    "attention": "attention implementation",
+    "dtype": "of the weights; rows that are not 16-bit are excluded",
+    "kv_dtype": "of the cache; rows that are not 16-bit are excluded",
+    "excluded": "why the author of the file excludes the row; empty: included",
+    "flag": "why the row looks odd; it stays in",
+    "source": "where the number was taken from",
+}
+"""What each column holds; `UNITS` has the units of those that have one."""
+OTHERS = {
+    **dict.fromkeys(("step_s", "latency_s", "tpot_s", "itl_s"), "step_ms is 1000 times {}, if that is one decode step"),
+    **dict.fromkeys(("step_us", "tpot_us", "itl_us"), "step_ms is {} / 1000, if that is one decode step"),
+    **dict.fromkeys(
+        ("tokens_per_s", "tokens_per_second", "throughput", "tok_s", "tps"),
+        "step_ms is 1000 * batch / {}, if that counts the tokens of the whole batch while it decodes",
+    ),
+    **dict.fromkeys(
+        ("step", "latency", "latency_ms", "tpot", "tpot_ms", "itl", "itl_ms", "time", "time_ms"),
+        "name {} step_ms if it is the time of one decode step in milliseconds",
+    ),
+}
+"""What a column that is not of the schema may have to do with step_ms."""
+UNITS = {c: "ms" for c in KNOWN if c.endswith("_ms")} | {"batch": "sequences", "context": "tokens"}
+
+
+def descriptor() -> dict[str, Any]:
+    """The schema as a Table Schema of Frictionless Data; validate/schemas/measurements.schema.json holds it."""
+    return {
+        "$schema": "https://datapackage.org/profiles/2.0/tableschema.json",
+        "name": "rooffloor-measurements",
+        "title": "Measured decode steps of language models on one GPU",
+        "description": "CSV, UTF-8, a header, one row per measurement, columns in any order; further columns are kept. "
+        "Words are matched in lower case. docs/measurements.md has an example.",
+        "fieldsMatch": ["partial"],
+        "missingValues": [""],
+        "fields": [_field(column) for column in KNOWN],
+    }
+
+
+def _field(column: str) -> dict[str, Any]:
+    field: dict[str, Any] = {"name": column, "type": "string", "description": MEANINGS[column]}
+    constraints: dict[str, Any] = {"required": True} if column in REQUIRED else {}
+    if column in UNITS:
+        field["unit"] = UNITS[column]
+    if column in SCHEMA.columns:
+        limits = SCHEMA.columns[column].metadata
+        field["type"] = "integer" if limits["whole"] else "number"
+        constraints |= {k: limits[k] for k in ("minimum", "maximum") if np.isfinite(limits[k])}
+    if column in WORDS:
+        constraints["enum"] = list(WORDS[column])
+    return field | ({"constraints": constraints} if constraints else {})
+
+
+@dataclass(frozen=True, eq=False)
+class Selected:
+    """Rows in the units and names of the schema, before they are judged against physics.
+
+    `frame` has catalog names and numbers, indexed by row number, and `peak_context`, the tokens a sequence
+    holds at most while it is measured; `excluded` has `reason` and `detail`.
+    """
+
+    frame: pd.DataFrame
+    excluded: pd.DataFrame
+    provenance: dict[str, Any]
+
+
+def table_of(given: "str | Path | pd.DataFrame | Table") -> Table:
+    """A file, frame or table in the schema; the columns of the schema may be spelled in upper case.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or two columns have one name of the schema.
+    """
+    if isinstance(given, Table):
+        table = given
+    else:
+        table = Table.of_frame(given) if isinstance(given, pd.DataFrame) else csvfile.read(given)
+    spelled: dict[str, str] = {}
+    for column in map(str, table.frame.columns):
+        name = column.strip().casefold()
+        name = name if name in KNOWN else column
+        if name in spelled:
+            both = f"{shown(spelled[name])} and {shown(column)}"
+            raise InputError(f"{table.name}, row {table.header_row}: {both} are both the column {shown(name)}")
+        spelled[name] = column
+    if all(name == column for name, column in spelled.items()):
+        return table
+    return replace(table, frame=table.frame.set_axis(list(spelled), axis=1), header=tuple(spelled))
+
+
+def _hint(table: Table) -> str:
+    """How step_ms may follow from what the table has instead, empty where nothing is known."""
+    found = ((column, OTHERS.get(str(column).strip().casefold())) for column in table.frame.columns)
+    return next((how.format(shown(column).strip("'")) for column, how in found if how), "")
+
+
+def numbers(table: Table, rows: pd.Index, columns: Mapping[str, pa.Column]) -> pd.DataFrame:
+    """The columns of the table that `columns` describes, as checked floats, NaN where empty.
+
+    Raises
+    ------
+    InputError
+        At the first row of the file with a cell that is not what its column expects.
+    """
+    present = {name: column for name, column in columns.items() if name in table.frame.columns}
+    frame = pd.DataFrame({name: table.number(name)[rows] for name in present})
+    for name, column in present.items():
+        text = frame.index[frame[name].isna() & (table.frame.loc[rows, name] != "")]
+        if len(text):
+            table.fail(text[0], name, column.description)
+    try:
+        return pa.DataFrameSchema(present).validate(frame, lazy=True)
+    except pa.errors.SchemaErrors as error:
+        first = error.failure_cases.dropna(subset="index").sort_values("index", kind="stable").iloc[0]
+        table.fail(int(first["index"]), first["column"], present[first["column"]].description)
+
+
+def choose(table: Table, rows: pd.Index, column: str, wanted: str | None, option: str) -> tuple[NDArray[np.bool_], str]:
+    """Which of `rows` have the wanted value of `column`, and that value as the file spells it.
+
+    `option` is what the command line calls the choice.
+
+    Raises
+    ------
+    InputError
+        None is wanted though the rows mix several, or what is wanted is not in the file.
+    """
+    if column not in table.frame.columns:
+        if wanted:
+            raise InputError(f"{table.name} has no column {column!r} to choose {option} {wanted!r} by")
+        return np.ones(len(rows), dtype=bool), "unknown"
+    values = table.frame.loc[rows, column].replace("", "unknown")
+    folded = values.str.casefold()
+    first = folded.drop_duplicates()
+    spelled = dict(zip(first, values[first.index], strict=True))
+    there = listed(sorted(spelled.values()))
+    if wanted is None and len(spelled) > 1:
+        row = first.index[1]
+        raise InputError(
+            f"{table.name}, row {row}, column {column}: the file mixes {there}; choose one with --{option}"
+        )
+    fold = next(iter(spelled)) if wanted is None else wanted.casefold()
+    if fold not in spelled:
+        raise InputError(f"{table.name}: {option} {shown(wanted)} is not in the file; expected one of {there}")
+    return (folded == fold).to_numpy(), spelled[fold]
+
+
+def select(table: Table, names: Names, stack: str | None, mode: str | None) -> Selected:
+    """Read a table in the schema of DESIGN section 7."""
+    table.require(REQUIRED, _hint(table) if "step_ms" not in table.frame.columns else "")
+    text = table.frame
+    given = text["excluded"] != "" if "excluded" in text else pd.Series(False, index=text.index)
+    by_author = _readable(table, given, "excluded in the file")
+    rows = text.index[~given]
+
+    kept = np.ones(len(rows), dtype=bool)
+    chosen: dict[str, str] = {}
+    not_selected: dict[str, int] = {}
+    for column, wanted in (("stack", stack), ("mode", mode)):
+        mask, chosen[column] = choose(table, rows, column, wanted, column)
+        if not mask.all():
+            not_selected[f"other {column} than {chosen[column]}"] = int((kept & ~mask).sum())
+        kept &= mask
+    rows = rows[kept]
+
+    frame = numbers(table, rows, SCHEMA.columns)
+    for column in ("model", "gpu"):
+        frame[column] = _canonical(table, rows, column, names)
+    for column, words in WORDS.items():
+        if column in text:
+            frame[column] = _words(table, rows, column, words)
+    others = [c for c in text.columns if c not in frame and c != "excluded"]
+    frame = frame.join(text.loc[rows, others])
+    frame["peak_context"] = frame["context"]
+
+    frame, not_modelled = only_modelled(frame)
+    provenance = {
+        **chosen,
+        "not_selected": not_selected,
+        "extra_columns": [c for c in text.columns if c not in KNOWN],
+        "warnings": [],
+    }
+    return Selected(frame, pd.concat([by_author, not_modelled]), provenance)
+
+
+def only_modelled(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows that are 16-bit on one GPU, as far as columns say it, and the others with their reason."""
+    excluded = [frame.iloc[:0].assign(reason="", detail="")]
+    for column in ("dtype", "kv_dtype"):
+        if column in frame:
+            odd = ~frame[column].str.casefold().isin(SIXTEEN_BIT)
+            excluded.append(frame[odd].assign(reason=f"{column} is not 16-bit", detail=frame[column][odd]))
+            frame = frame[~odd]
+    if "tensor_parallel" in frame:
+        odd = frame["tensor_parallel"] > 1
+        excluded.append(frame[odd].assign(reason="more than one GPU", detail=frame["tensor_parallel"][odd]))
+        frame = frame[~odd]
+    return frame, pd.concat(excluded)
+
+
+def _readable(table: Table, mask: pd.Series, reason: str) -> pd.DataFrame:
+    """Rows that are excluded unchecked: numbers where there are any, the rest as the file has it."""
+    frame = table.frame[mask].copy()
+    for column in SCHEMA.columns:
+        if column in frame:
+            frame[column] = pd.to_numeric(frame[column], errors="coerce")
+    return frame.assign(reason=reason, detail=frame.get("excluded", ""))
+
+
+def _canonical(table: Table, rows: pd.Index, column: str, names: Names) -> pd.Series:
+    """The catalog names of a column of names; InputError at the first row with one that is not known."""
+    text = table.frame.loc[rows, column]
+    load_name = names.shapes if column == "model" else names.gpu
+    found: dict[str, str] = {}
+    for row, name in text.drop_duplicates().items():
+        try:
+            found[name] = load_name(name).name
+        except ValueError as error:
+            raise InputError(f"{table.name}, row {row}, column {column}: {error}") from error
+    return text.map(found)
+
+
+def _words(table: Table, rows: pd.Index, column: str, words: tuple[str, ...]) -> pd.Series:
+    """A column of words in lower case; empty cells stay empty."""
+    text = table.frame.loc[rows, column].str.casefold()
+    odd = ~text.isin([*words, ""])
+    if odd.any():
+        table.fail(text.index[odd][0], column, " or ".join(words))
+    return text

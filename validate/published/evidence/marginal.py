@@ -1,0 +1,300 @@
+"""Marginal likelihood of the published figures of some GPUs: how much of the prior returns them all.
+
+The prior mass of q whose figures all lie in their rounding intervals is far too small to count prior draws. Between
+the prior and the figures stands a ladder of levels: at first every figure is only known with a wide normal error;
+the errors narrow level by level to the rounding, then turn from normal to uniform (`aggregates.claim_of`). The ratio
+of two levels is the mean importance weight of the draws of the wider one, the next rung is where these weights keep
+half their effective number, and `manifold.sample` moves resampled draws on (a sequential Monte Carlo sampler [1]_).
+Normal errors rather than nested boxes: the weights of a box are 0 or 1 and need many more draws.
+
+Draws that have not forgotten where the level above left them lose the modes that matter below: the estimate is then
+too low more often than too high, and repeats differ. Judge an effort by the standard error and by a larger effort.
+
+What one figure adds is its probability given all others (`Marginal.log_given`). The difference of two ladders, with and
+without it, would have the errors of both. So its interval is given so wide that it does not bind; the ladder's last
+draws return all others, and narrowing that one interval on them, level by level, needs a few more levels only.
+
+The prior is the one of `inversion.Prior`, restricted to steps that are possible (none below its bytes at peak
+bandwidth): a structure is not charged for prior mass on impossible steps. The mass itself is kept in `Marginal`.
+
+.. [1] P. Del Moral, A. Doucet and A. Jasra (2006), Sequential Monte Carlo samplers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfinv, logsumexp
+
+from rooffloor.validate.published.imputation import aggregates
+from rooffloor.validate.published.imputation.inversion import Inversion
+from rooffloor.validate.published.imputation.manifold import Manifold, sample
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard the ladder works.
+
+    Attributes
+    ----------
+    prior : int
+        Prior draws of the first level.
+    first : float
+        Effective number of them that the first level keeps.
+    chains, draws : int
+        Chains per level, and draws kept of each at each of the `STRIDES`.
+    thin : int
+        Transitions per draw.
+    share : float
+        Share of a level's draws that stays effective on the next.
+    levels : int
+        Most levels; figures not reached by then count as out of reach.
+    repeats : int
+        Independent ladders; their spread gives the standard error.
+    """
+
+    prior: int = 40_000
+    first: float = 400.0
+    chains: int = 64
+    draws: int = 10
+    thin: int = 5
+    share: float = 0.5
+    levels: int = 200
+    repeats: int = 3
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One level: intervals wider by `width`; `blur` 1 normal, 0 uniform."""
+
+    width: float
+    blur: float
+
+
+LAST = Rung(1.0, 0.0)
+PILOT = 100
+"""Transitions from which the first level learns its step size; their draws are not used."""
+TARGET_ACCEPT = 0.25
+KEPT = 0.3
+"""Share of draws that a narrower interval of the one figure keeps."""
+NARROWINGS = 60
+"""Most levels of that: a probability of 1e-31 is taken for none."""
+STRIDES = (3.0, 1.0, 0.3)
+"""Step sizes in turn, relative to the learned one: chains between kinks need shorter ones than others."""
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """Marginal likelihood of all conditioned figures of an inversion.
+
+    Attributes
+    ----------
+    log_ml : float
+        Log probability that all figures lie in their intervals, given that all steps are possible; -inf where they
+        stayed out of reach.
+    se : float
+        Standard error of `log_ml` from independent repeats.
+    log_possible : float
+        Log prior probability that all steps are possible: add it to have the joint probability.
+    levels : float
+        Mean number of levels.
+    width : float
+        Largest width, in roundings, at which a repeat ended: 1 where all arrived.
+    log_given, given_se : float
+        Log probability that the narrowed figure lies in its narrower interval given that all lie in theirs, the mean
+        over the repeats that arrived; its standard error. NaN where none is narrowed.
+    """
+
+    log_ml: float
+    se: float
+    log_possible: float
+    levels: float
+    width: float
+    log_given: float = float("nan")
+    given_se: float = float("nan")
+
+
+def marginal(
+    inversion: Inversion, *, seed: Sequence[int], effort: Effort | None = None, narrow: tuple[str, float] | None = None
+) -> Marginal:
+    """Marginal likelihood of the figures that `inversion` conditions on.
+
+    Parameters
+    ----------
+    narrow : (str, float), optional
+        One of `inversion.rows` and a factor: the probability is wanted too that this figure lies in an interval so many
+        times as wide as its own, given all others.
+    """
+    effort = effort or Effort()
+    runs = [_ladder(inversion, child, effort, narrow) for child in np.random.SeedSequence(seed).spawn(effort.repeats)]
+    values, possible = np.array([r.log_ml for r in runs]), np.array([r.log_possible for r in runs])
+    given = np.array([r.log_given for r in runs if np.isfinite(r.log_ml)])
+    return Marginal(
+        _log_mean(values),
+        _standard_error(values),
+        _log_mean(possible),
+        float(np.mean([r.levels for r in runs])),
+        max(r.width for r in runs),
+        float(given.mean()) if len(given) else float("nan"),
+        _standard_error(given),
+    )
+
+
+def _standard_error(values: Array) -> float:
+    """Of the mean of repeats; NaN where there is one, or one did not arrive."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 and np.isfinite(values).all() else np.nan
+
+
+def _log_mean(log: Array) -> float:
+    return float(logsumexp(log) - np.log(len(log)))
+
+
+def _ladder(
+    inversion: Inversion, seed: np.random.SeedSequence, effort: Effort, narrow: tuple[str, float] | None
+) -> Marginal:
+    """One ladder from the prior to the figures."""
+    prior_seed, pilot_seed, *level_seeds = seed.spawn(2 + effort.levels)
+    rng = np.random.default_rng(prior_seed)
+    q, places = _prior_draws(inversion, effort.prior, rng)
+    log_possible = np.log(len(q) / effort.prior)
+    base = np.zeros(len(q))
+    rung, weight = _next(inversion, places, base, None, effort.first / len(q))
+    total = _log_mean(weight)
+    step_size = 0.0
+    for level, child in enumerate(level_seeds, start=1):
+        if rung == LAST:
+            log_ml, log_given = total + len(inversion.rows) * np.log(2.0), np.nan
+            if narrow is not None:
+                there = q[_systematic(weight, len(q), rng)]
+                log_given = _narrowed(inversion, *narrow, there, step_size or 0.1, effort, seed.spawn(1)[0])
+            return Marginal(log_ml, np.nan, log_possible, level, 1.0, log_given)
+        picked = _systematic(weight, effort.chains, rng)
+        start = _on(inversion, q[picked], places[picked], rung)
+        on = inversion.manifold(rung.width, rung.blur)
+        if not step_size:
+            step_size = float(np.median(sample(on, start, draws=1, warmup=PILOT, seed=pilot_seed).step_size))
+        q, step_size = _moved(on, start, step_size, effort, child)
+        places, _ = inversion.places(q)
+        base = _log_density(inversion, places, rung)
+        rung, weight = _next(inversion, places, base, rung, effort.share)
+        total += _log_mean(weight)
+    return Marginal(-np.inf, np.nan, log_possible, len(level_seeds), rung.width)
+
+
+def _narrowed(
+    inversion: Inversion,
+    name: str,
+    factor: float,
+    q: Array,
+    step_size: float,
+    effort: Effort,
+    seed: np.random.SeedSequence,
+) -> float:
+    """Log probability of an interval `factor` times as wide for one figure, from draws q that return all figures."""
+    row, rows = inversion.rows.index(name), len(inversion.rows)
+    pick_seed, *level_seeds = seed.spawn(1 + NARROWINGS)
+    rng, log_p = np.random.default_rng(pick_seed), 0.0
+    for child in level_seeds:
+        places, _ = inversion.places(q)
+        away = np.abs(places[:, row])
+        width = max(float(np.quantile(away, KEPT)), factor)
+        inside = np.flatnonzero(away <= width)
+        log_p += float(np.log(len(inside) / len(q)))
+        if width == factor:
+            return log_p
+        picked = inside[_systematic(np.zeros(len(inside)), effort.chains, rng)]
+        wide = np.ones(len(inversion.names))
+        wide[row] = width
+        claims = np.clip(places[picked, :rows] / wide[:rows], -1.0 + 1e-12, 1.0 - 1e-12)
+        start = q[picked]
+        start[:, inversion.unknowns :] = np.sqrt(2.0) * erfinv(claims)
+        q, step_size = _moved(inversion.manifold(wide), start, step_size, effort, child)
+    return -np.inf
+
+
+def _moved(
+    manifold: Manifold, q: Array, step_size: float, effort: Effort, seed: np.random.SeedSequence
+) -> tuple[Array, float]:
+    """Draws of one level, shape (draw, size), from starts distributed as they should be; the next level's step size.
+
+    The step sizes do not depend on where a chain is. Were each chain to adapt its own, it would linger where it takes
+    short steps, and so few draws after the start would not forget that.
+    """
+    kept, accepted = [], []
+    for stride, child in zip(STRIDES, seed.spawn(len(STRIDES)), strict=True):
+        chains = sample(
+            manifold, q, draws=effort.draws, warmup=0, thin=effort.thin, step_size=stride * step_size, seed=child
+        )
+        q = chains.draws[:, -1]
+        kept.append(chains.draws.reshape(-1, manifold.size))
+        accepted.append(chains.acceptance.mean())
+    return np.concatenate(kept), step_size * float(np.exp(2.0 * (np.mean(accepted) - TARGET_ACCEPT)))
+
+
+def _prior_draws(inversion: Inversion, number: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The possible ones of so many prior draws, with idle latents of the figures, and their places."""
+    kept, found = [], []
+    for first in range(0, number, 10_000):
+        q = np.zeros((min(10_000, number - first), inversion.size))
+        q[:, : inversion.unknowns] = rng.standard_normal((len(q), inversion.unknowns))
+        places, possible = inversion.places(q)
+        kept.append(q[possible])
+        found.append(places[possible])
+    return np.concatenate(kept), np.concatenate(found)
+
+
+def _log_density(inversion: Inversion, places: Array, rung: Rung) -> Array:
+    """Log density of the figures' places on a rung, -inf where a bounded figure is out; shape (draw,)."""
+    rows = len(inversion.rows)
+    density = aggregates.latents(places[:, :rows] / rung.width, rung.blur)[1]
+    within = np.all(np.abs(places[:, rows:]) <= rung.width, axis=1)
+    return np.where(within, density - rows * np.log(rung.width), -np.inf)
+
+
+def _on(inversion: Inversion, q: Array, places: Array, rung: Rung) -> Array:
+    """The same draws as points of the rung's manifold."""
+    out = q.copy()
+    rows = len(inversion.rows)
+    out[:, inversion.unknowns :] = aggregates.latents(places[:, :rows] / rung.width, rung.blur)[0]
+    return out
+
+
+def _next(inversion: Inversion, places: Array, base: Array, rung: Rung | None, share: float) -> tuple[Rung, Array]:
+    """The farthest rung on which a share of the draws stays effective, and their log weights there.
+
+    `rung` None: the draws are prior draws, and the rung has any width.
+    """
+
+    def weights(at: Rung) -> Array:
+        return _log_density(inversion, places, at) - base
+
+    def enough(weight: Array) -> bool:
+        top = weight.max()
+        if not np.isfinite(top):
+            return False
+        w = np.exp(weight - top)
+        return bool(w.sum() ** 2 >= share * len(w) * (w**2).sum())
+
+    narrowing = rung is None or rung.width > 1.0
+    width, blur = (1e6, 1.0) if rung is None else (rung.width, rung.blur)
+
+    def towards(t: float) -> Rung:
+        return Rung(float(width ** (1.0 - t)), 1.0) if narrowing else Rung(1.0, blur * (1.0 - t))
+
+    if enough(weights(towards(1.0))):
+        return towards(1.0), weights(towards(1.0))
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if enough(weights(towards(middle))) else (low, middle)
+    return towards(low), weights(towards(low))
+
+
+def _systematic(log_weight: Array, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Systematic resampling: `number` places in proportion to the weights."""
+    cumulated = np.cumsum(np.exp(log_weight - log_weight.max()))
+    ticks = (rng.random() + np.arange(number)) / number * cumulated[-1]
+    return np.minimum(np.searchsorted(cumulated, ticks), len(log_weight) - 1)

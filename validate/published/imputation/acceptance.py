@@ -1,0 +1,194 @@
+"""Acceptance of the reconstruction: simulated studies, reduced to rounded aggregates and reconstructed.
+
+A sampler of imputed grids is right when its intervals cover what produced the aggregates. `accept` draws whole studies
+from the prior under random readings, rounds their figures as the publication did, reconstructs each under its own
+reading, and compares intervals with the truth. Failed reconstructions are counted, never dropped.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooffloor.validate.published.imputation.inversion import (
+    DISCREPANCIES,
+    GRIDS,
+    ROOFS,
+    SKUS,
+    Index,
+    Inversion,
+    row_names,
+)
+from rooffloor.validate.published.imputation.reconstruction import Effort, row_name, sample_kept, summaries
+from rooffloor.validate.published.printed_figures import PublishedFigures
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEASIBLE_READINGS = ("median", "least MAPE", "smallest batch", "largest batch", "shortest context", "longest context")
+ROOF = ROOFS[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Acceptance:
+    """Coverage over simulated studies.
+
+    Attributes
+    ----------
+    quantities : DataFrame
+        One row per study, GPU and quantity: truth, posterior mean, the truth's rank among the draws (0 to 1),
+        whether the 50 and 90 % intervals hold it.
+    studies : DataFrame
+        One row per study and GPU: reading, grid, discrepancy, whether it was reconstructed, R-hat, ESS.
+    """
+
+    quantities: "pd.DataFrame"
+    studies: "pd.DataFrame"
+
+    def coverage(self) -> "pd.DataFrame":
+        """Coverage of the 50 and 90 % intervals by kind of quantity.
+
+        Columns `in_50` and `in_90` are shares, `number` the quantities behind them, `se_50` and `se_90` standard
+        errors with the study as the unit: quantities of one study share its constants.
+        """
+        grouped = self.quantities.groupby("kind")
+        table = grouped.agg(in_50=("in_50", "mean"), in_90=("in_90", "mean"), number=("in_90", "size"))
+        for level in (50, 90):
+            by_study = self.quantities.groupby(["kind", "study"])[f"in_{level}"].mean().groupby("kind")
+            table[f"se_{level}"] = by_study.std() / by_study.size() ** 0.5
+        return table.reset_index()
+
+    def __repr__(self) -> str:
+        failed = int((~self.studies["reconstructed"]).sum())
+        lines = [f"Acceptance({self.studies['study'].nunique()} simulated studies, {failed} parts not reconstructed)"]
+        for row in self.coverage().to_dict("records"):
+            lines.append(
+                f"{row['kind']}: 50 % intervals cover {100 * row['in_50']:.0f} %, 90 % cover "
+                f"{100 * row['in_90']:.0f} % of {row['number']}"
+            )
+        return "\n".join(lines)
+
+
+def accept(
+    studies: int,
+    *,
+    seed: int,
+    jobs: int = 2,
+    effort: Effort | None = None,
+    progress: bool = False,
+    folder: Path | None = None,
+) -> Acceptance:
+    """Simulate, reduce, reconstruct, compare.
+
+    Parameters
+    ----------
+    studies : int
+        Simulated studies; each is three separate parts, one per GPU.
+    folder : Path, optional
+        Where finished parts are kept, so that an interrupted run resumes.
+    """
+    import pandas as pd
+    from joblib import Parallel, delayed
+    from tqdm import tqdm
+
+    roundings = _roundings(PublishedFigures.load())
+    calls = [delayed(_one)(study, gpu, seed, roundings, effort, folder) for study in range(studies) for gpu in SKUS]
+    results = Parallel(n_jobs=jobs, return_as="generator")(calls)
+    done = list(tqdm(results, total=len(calls), desc="simulated studies", disable=not progress, unit="part"))
+    return Acceptance(pd.DataFrame([row for _, rows in done for row in rows]), pd.DataFrame([head for head, _ in done]))
+
+
+def save(result: Acceptance, folder: Path) -> None:
+    """Write `acceptance.csv` (quantities) and `acceptance_studies.csv` into `folder`."""
+    from rooffloor.validate.common.files import write_text
+
+    for name, table in (("acceptance", result.quantities), ("acceptance_studies", result.studies)):
+        write_text(folder / f"{name}.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+
+
+def load(folder: Path) -> Acceptance:
+    """Read what `save` wrote."""
+    import pandas as pd
+
+    return Acceptance(pd.read_csv(folder / "acceptance.csv"), pd.read_csv(folder / "acceptance_studies.csv"))
+
+
+def _roundings(figures: PublishedFigures) -> dict[str, float]:
+    known = set(row_names())
+    named = {row_name(f.quantity, f.model, f.gpu): f.rounding for f in figures}
+    return {name: rounding for name, rounding in named.items() if name in known}
+
+
+def simulate(
+    index: Index, gpus: tuple[str, ...], roundings: dict[str, float], rng: np.random.Generator
+) -> tuple[Inversion, NDArray[np.float64], dict[str, tuple[float, float]]]:
+    """A study drawn from the prior and its figures, each as the interval that its printed digits stand for.
+
+    Returns
+    -------
+    inversion : Inversion
+        Of the true index, with the intervals of the simulated figures.
+    q : float array, shape (1, unknowns)
+        The truth.
+    intervals : mapping of figure to (low, high)
+    """
+    blank = Inversion(index, {}, gpus)
+    while True:
+        q = rng.standard_normal((1, blank.unknowns))
+        if np.all(blank.grids(q).y >= blank.tables.minimum_ms):
+            break
+    exact = blank.figures(q)
+    intervals = {}
+    for name in row_names(gpus):
+        digit = 2.0 * roundings[name]
+        centre = np.round(exact[name][0] / digit) * digit
+        intervals[name] = (centre - roundings[name], centre + roundings[name])
+    return Inversion(index, intervals, gpus), q, intervals
+
+
+def _one(
+    study: int, gpu: str, seed: int, roundings: dict[str, float], effort: Effort | None, folder: Path | None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    choose = np.random.default_rng([seed, study])
+    index = Index(
+        GRIDS[choose.integers(len(GRIDS))],
+        FEASIBLE_READINGS[choose.integers(len(FEASIBLE_READINGS))],
+        ROOF,
+        DISCREPANCIES[choose.integers(len(DISCREPANCIES))],
+    )
+    where = SKUS.index(gpu)
+    inversion, truth_q, intervals = simulate(index, (gpu,), roundings, np.random.default_rng([seed, study, where]))
+    part = sample_kept(index, intervals, (gpu,), [seed, study, where, 1], effort, folder)
+    head = {"study": study, "gpu": gpu, **index.labels(), "reconstructed": bool(part.q.size)}
+    head |= {"least_misfit": part.least_misfit, "rhat": part.rhat, "ess": part.ess}
+    if not part.q.size:
+        return head, []
+    draws = summaries(part.inversion, part.q.reshape(-1, part.inversion.size))
+    pad = np.zeros((1, len(inversion.rows)))
+    truth = summaries(inversion, np.concatenate([truth_q, pad], axis=1))
+    rows = []
+    for name, values in draws.items():
+        value = truth[name][0]
+        rank = float((values < value).mean())
+        rows.append(
+            {
+                "study": study,
+                "gpu": gpu,
+                "kind": _kind(name),
+                "quantity": name,
+                "truth": value,
+                "mean": float(values.mean()),
+                "rank": rank,
+                "in_50": bool(0.25 <= rank <= 0.75),
+                "in_90": bool(0.05 <= rank <= 0.95),
+            }
+        )
+    return head, rows
+
+
+def _kind(name: str) -> str:
+    if name.startswith("anchor_offset") or name.startswith("self_floor"):
+        return "offset (unrounded)"
+    return name.split(",")[0]

@@ -1,0 +1,450 @@
+"""From unknown grids to the published figures: what `reconstruction` inverts.
+
+A published figure is an interval (its rounding), uniform inside. `Inversion` maps a standard normal vector to whole
+grids (step times y, GPU times T, constants, floors) and to every figure of the study, and gives the manifold on
+which `manifold.sample` moves. All grids are block-major: ten (model, GPU) blocks of 15 cells. The arithmetic is in
+`aggregates`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from rooffloor.models.floor.structures import Q_MAX, FloorStructure
+from rooffloor.models.roof.kernels import Work, stack_work
+from rooffloor.models.roof.roofline import Efficiency, gradient_ms, work_floor_ms
+from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.published.imputation import aggregates
+from rooffloor.validate.published.imputation.aggregates import CELLS, Tables
+from rooffloor.validate.published.imputation.manifold import Manifold
+
+type Array = NDArray[np.float64]
+
+ANCHOR = "Llama-3.1-8B"
+SMALL = "Llama-3.2-1B"
+MOE = "Qwen1.5-MoE-A2.7B"
+DENSE = (ANCHOR, "Qwen2.5-7B", SMALL)
+SKUS = ("H100", "H200", "A100-40GB")
+BLOCKS = (*((model, gpu) for model in DENSE for gpu in SKUS), (MOE, "H100"))
+BOUNDS = (*(f"residual_mape {m} pooled" for m in DENSE), "cell predicted")
+"""Figures that follow from others but for rounding: kept as bounds, not as rows of the manifold."""
+NAMED_CELL = (16.0, 8192.0)
+"""The only (batch, context) that the study names."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Axes of the decode grid. The study says five by three and names one cell, (16, 8192); the rest is assumed."""
+
+    name: str
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+
+    @property
+    def points(self) -> Array:
+        """(batch, context) of each cell, shape (15, 2), batch-major."""
+        return np.array([(b, c) for b in self.batches for c in self.contexts], dtype=float)
+
+
+GRIDS = (
+    Grid("5 batches x 3 contexts", (1, 2, 4, 8, 16), (512, 2048, 8192)),
+    Grid("3 batches x 5 contexts", (1, 4, 16), (512, 1024, 2048, 4096, 8192)),
+)
+
+
+@dataclass(frozen=True)
+class Roof:
+    """A hypothesis on the study's GPU branch T, from lean to rich.
+
+    Attributes
+    ----------
+    latency : bool
+        A fixed time per kernel launch is added.
+    per_gpu : bool
+        Each GPU has its own constants, independent a priori (the study claims one set for all). Then the GPUs are
+        separate problems, coupled only by the pooled figures.
+    free : bool
+        Each cell's T also strays from the roof by a lognormal factor.
+    """
+
+    name: str
+    latency: bool = False
+    per_gpu: bool = False
+    free: bool = False
+
+
+ROOFS = (
+    Roof("three constants"),
+    Roof("three constants + launch latency", latency=True),
+    Roof("constants per GPU", latency=True, per_gpu=True),
+    Roof("free T per cell", latency=True, per_gpu=True, free=True),
+)
+
+
+@dataclass(frozen=True)
+class Discrepancy:
+    """Prior on what roof and floor leave over within one (model, GPU): the share that varies smoothly over the grid."""
+
+    name: str
+    smooth_share: float
+
+
+DISCREPANCIES = (Discrepancy("independent cells", 0.0), Discrepancy("smooth over the grid", 0.8))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one offset is read off the differences d = y - T of one grid.
+
+    Attributes
+    ----------
+    code : int
+        `LINEAR`, `RELATIVE_LEAST_SQUARES`, `MEDIAN` or `LEAST_MAPE` of `imputation.aggregates`.
+    axis, end : int
+        A linear reading averages the cells at one end (0 least, -1 most) of one axis (0 batch, 1 context); all
+        cells where `axis` is -1.
+    """
+
+    code: int = aggregates.LINEAR
+    axis: int = -1
+    end: int = 0
+
+    def share(self, points: Array) -> Array:
+        """Weights of the cells at `points` (batch, context) in a linear reading, shape (cell,)."""
+        if self.axis < 0:
+            return np.full(len(points), 1.0 / len(points))
+        level = points[:, self.axis]
+        kept = level == np.sort(level)[self.end]
+        return kept / kept.sum()
+
+    def offset(self, y: Array, T: Array, points: Array) -> Array:
+        """Offset of each grid, ms, shape (grid,); y and T of shape (grid, cell) in ms."""
+        share, unused = self.share(points), (np.empty(len(points)), np.empty(len(points)))
+        return np.array(
+            [aggregates.read_offset(a - b, a, self.code, share, *unused) for a, b in zip(y, T, strict=True)]
+        )
+
+
+READINGS: Mapping[str, Reading] = {
+    "mean": Reading(),
+    "relative least squares": Reading(aggregates.RELATIVE_LEAST_SQUARES),
+    "median": Reading(aggregates.MEDIAN),
+    "least MAPE": Reading(aggregates.LEAST_MAPE),
+    "smallest batch": Reading(axis=0, end=0),
+    "largest batch": Reading(axis=0, end=-1),
+    "shortest context": Reading(axis=1, end=0),
+    "longest context": Reading(axis=1, end=-1),
+}
+
+
+@dataclass(frozen=True)
+class Index:
+    """One way of reading the study: grid, offset reading, roof and discrepancy prior."""
+
+    grid: Grid
+    reading: str
+    roof: Roof
+    discrepancy: Discrepancy
+
+    def labels(self) -> dict[str, str]:
+        """The four labels that travel with every imputed grid."""
+        return {
+            "grid": self.grid.name,
+            "reading": self.reading,
+            "roof": self.roof.name,
+            "discrepancy": self.discrepancy.name,
+        }
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Priors of the inversion as (median, sd on the logit or log scale).
+
+    Measured GEMMs stream weights at 0.75 (A100) to 0.87 (Hopper) of peak and eager stacks do worse; kernels follow one
+    another within a few microseconds at best, tens in eager stacks; the published offsets run from -2.4 to
+    19.6 ms and the published residuals from 3 to 9 %.
+    """
+
+    eta_bw: tuple[float, float] = (0.75, 0.8)
+    eta_fa: tuple[float, float] = (0.6, 1.0)
+    l_half: tuple[float, float] = (200.0, 1.0)
+    latency_ms: tuple[float, float] = (0.006, 1.0)
+    floor_sd_ms: float = 8.0
+    positive_floor_ms: tuple[float, float] = (4.0, 1.0)
+    leftover: tuple[float, float] = (0.06, 0.7)
+    free: float = 0.15
+    """Under `Roof.free`: sd of log T around the roof; half the variance is a block's, half a cell's."""
+
+    def scaled(self, *, floor: float = 1.0, leftover: float = 1.0) -> "Prior":
+        """The same prior with floors and leftovers so many times as large."""
+        median, sd = self.positive_floor_ms
+        return replace(
+            self,
+            floor_sd_ms=floor * self.floor_sd_ms,
+            positive_floor_ms=(floor * median, sd),
+            leftover=(leftover * self.leftover[0], self.leftover[1]),
+        )
+
+
+PER_MODEL = FloorStructure("gpu, model", "added")
+"""What the reconstruction assumes: added, signed, one floor per (GPU, model)."""
+_JOINED = {"added": aggregates.ADDED, "added, H >= 0": aggregates.ADDED, "overlapped": aggregates.OVERLAPPED}
+_JOINED["max"] = aggregates.MAX
+
+
+CONSTANTS = ("eta_bw", "eta_fa", "l_half", "latency_ms")
+"""The study's constants that its grid can see. At B <= 16 no GEMM is compute-bound: eta_tc stays at 1, unseen."""
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Imputed grids; `y` and `T` have shape (chain, cell) in ms, `constants` (chain, set), the rest (chain, block)."""
+
+    y: Array
+    T: Array
+    floor: Array
+    leftover: Array
+    constants: dict[str, Array]
+
+
+class Inversion:
+    """The study under one `Index`: from q, standard normal, to grids, figures and their derivatives.
+
+    q holds the constants (of all GPUs, or of each), per block a floor, a leftover scale and 15 leftovers, under
+    `Roof.free` a block factor and 15 cell factors, then where the floor is overlapped its 1/p, and last one latent
+    per figure: where in its rounding it lies. Blocks that share a floor use the first one's; the others' are idle.
+
+    Parameters
+    ----------
+    index : Index
+    targets : mapping from row name (see `row_names`) to (low, high)
+        The intervals of the figures that are conditioned on; others are computed but left free.
+    gpus : tuple of str
+        The GPUs to invert; figures of others, and pooled ones, are left out.
+    floor : FloorStructure
+        Shared by none, "gpu", "gpu, class" or "gpu, model".
+
+    Raises
+    ------
+    ValueError
+        The floor depends on launches or latencies, which these grids do not set apart.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        targets: Mapping[str, tuple[float, float]],
+        gpus: tuple[str, ...] = SKUS,
+        prior: Prior | None = None,
+        floor: FloorStructure = PER_MODEL,
+    ):
+        self.index, self.prior, self.gpus, self.floor = index, prior or Prior(), gpus, floor
+        if floor.sharing is not None and (floor.sharing.per_launch or floor.sharing.kernel_latency):
+            raise ValueError(f"{floor}: not for the inversion, whose constants hold a latency per launch")
+        self.blocks = [(m, g) for m, g in BLOCKS if g in gpus]
+        self.points = index.grid.points
+        columns = [(m, g, b, c) for m, g in self.blocks for b, c in self.points]
+        model, gpu, batch, context = zip(*columns, strict=True)
+        self.cells = Cells.from_columns(model, gpu, batch, context)
+        self.set_of_cell = np.array([gpus.index(g) if index.roof.per_gpu else 0 for g in gpu])
+        self.constants = CONSTANTS if index.roof.latency else CONSTANTS[:3]
+        known = [r for r in row_names(gpus) if r in targets]
+        self.rows = [r for r in known if r not in BOUNDS]
+        self.bounded = [r for r in known if r in BOUNDS]
+        self.names = [*self.rows, *self.bounded, *(r for r in row_names(gpus) if r not in known)]
+        self.tables = self._tables(_tightened(targets))
+        self.unknowns = self.tables.unknowns
+        self.size = self.unknowns + len(self.rows)
+
+    def _tables(self, targets: Mapping[str, tuple[float, float]]) -> Tables:
+        roof, prior, floor = self.index.roof, self.prior, self.floor
+        signed = floor.sharing is None or not floor.positive
+        floor_sd = 0.0 if floor.sharing is None else prior.floor_sd_ms if signed else prior.positive_floor_ms[1]
+        sets = len(self.gpus) if roof.per_gpu else 1
+        smooth = np.exp(-0.5 * (_log_gap(self.points) ** 2).sum(-1) / np.log(8.0) ** 2)
+        share = self.index.discrepancy.smooth_share
+        reading = READINGS[self.index.reading]
+        medians = np.array([getattr(prior, name)[0] for name in CONSTANTS])
+        figures = [self._figure(name) for name in self.names]
+        bounds = np.array([targets.get(name, (-np.inf, np.inf)) for name in self.names])
+        free = np.isinf(bounds[:, 0])
+        block_size = 2 + CELLS + (1 + CELLS) * roof.free
+        work = stack_work(self.cells, experts="active")
+        return Tables(
+            work=_linear_work(work),
+            minimum_ms=work_floor_ms(work),
+            constants=len(self.constants),
+            sets=sets,
+            set_of_block=np.ascontiguousarray(self.set_of_cell[::CELLS]),
+            centre=np.concatenate([logit(medians[:2]), np.log(medians[2:])]),
+            spread=np.array([getattr(prior, name)[1] for name in CONSTANTS]),
+            floor_sd_ms=floor_sd,
+            leftover=prior.leftover[0],
+            leftover_sd=prior.leftover[1],
+            free_sd=prior.free * roof.free,
+            combine=aggregates.ADDED if signed else _JOINED[floor.combine],
+            floor_median_ms=0.0 if signed else prior.positive_floor_ms[0],
+            floor_of_block=self._leaders(),
+            powers=int(floor.q_free),
+            most_power=Q_MAX,
+            root=np.linalg.cholesky(share * smooth + (1.0 - share + 1e-9) * np.eye(CELLS)),
+            reading=reading.code,
+            share=reading.share(self.points),
+            kind=np.array([f.kind for f in figures]),
+            block=np.array([f.block for f in figures]),
+            source=np.array([f.source for f in figures]),
+            weight=np.array([np.zeros(CELLS) if f.weight is None else f.weight for f in figures]),
+            members=np.array([f.members for f in figures]),
+            middle=np.where(free, 0.0, 0.5 * (bounds[:, 0] + np.where(free, 0.0, bounds[:, 1]))),
+            half=0.5 * (bounds[:, 1] - bounds[:, 0]),
+            rows=len(self.rows),
+            unknowns=len(self.constants) * sets + len(self.blocks) * block_size + floor.q_free,
+        )
+
+    def _leaders(self) -> NDArray[np.int64]:
+        """Of each block the first block with the same floor."""
+        sharing = self.floor.sharing
+        label = (lambda model, _: model) if sharing is None else sharing.label
+        owners = [(gpu, label(model, "moe" if model == MOE else "dense")) for model, gpu in self.blocks]
+        return np.array([owners.index(owner) for owner in owners], dtype=np.int64)
+
+    def _figure(self, name: str) -> "_Figure":
+        """What the figure of a row name is."""
+        quantity, model, gpu = [*name.split(), "", ""][:3]
+
+        def at(model: str, gpu: str) -> int:
+            return self.blocks.index((model, gpu))
+
+        def only(*cells: int) -> Array:
+            return np.isin(np.arange(CELLS), cells).astype(float)
+
+        batch, context = self.points.T
+        if gpu == "pooled":
+            return _Figure(aggregates.POOLED, members=[self.names.index(f"residual_mape {model} {g}") for g in SKUS])
+        if quantity == "anchor_offset":
+            return _Figure(aggregates.OFFSET, at(ANCHOR, model), at(ANCHOR, model))
+        if quantity == "raw_mape":
+            return _Figure(aggregates.RAW, at(model, gpu), at(model, gpu))
+        if quantity == "residual_mape":
+            return _Figure(aggregates.SHIFTED, at(model, gpu), at(ANCHOR, gpu))
+        if quantity in ("self_floor", "self_floor_mape"):
+            own = at(model, "H100" if model == MOE else "A100-40GB")
+            return _Figure(aggregates.OFFSET if quantity == "self_floor" else aggregates.SHIFTED, own, own)
+        if quantity == "cell":
+            own = at(MOE, "H100")
+            kind = {"measured": aggregates.STEPS, "predicted": aggregates.PREDICTED, "error": aggregates.ERROR}[model]
+            return _Figure(kind, own, own, only(int(np.flatnonzero((self.points == NAMED_CELL).all(1))[0])))
+        if quantity == "step_typical":
+            own = at(MOE, "H100")
+            return _Figure(aggregates.STEPS, own, own, np.full(CELLS, 1.0 / CELLS))
+        if quantity == "small_batch_step":
+            return _Figure(
+                aggregates.STEPS, at(model, "H100"), at(model, "H100"), only(np.lexsort((context, batch))[0])
+            )
+        if quantity == "long_context_rise":
+            big = np.flatnonzero(batch == batch.max())
+            own, long, short = at(model, "A100-40GB"), big[np.argmax(context[big])], big[np.argmin(context[big])]
+            return _Figure(aggregates.STEPS, own, own, only(long) - only(short))
+        raise ValueError(f"unknown figure {name!r}")
+
+    def manifold(self, widen: float | Array = 1.0, blur: float = 0.0) -> Manifold:
+        """All q that return the figures, every rounding interval made wider by `widen`, one or one per figure.
+
+        `blur` from 0 to 1 turns the uniform place of a figure in its interval into a normal one of the same variance.
+        """
+        tables = self.tables._replace(half=self.tables.half * widen, blur=float(blur))
+        core = (aggregates.value, aggregates.jacobian, aggregates.allowed)
+        return Manifold(self.size, len(self.rows), *core, tables)
+
+    def grids(self, q: Array) -> Grids:
+        """The grids that each q stands for; q of shape (chain, size)."""
+        states = [aggregates.state_of(row, self.tables) for row in np.ascontiguousarray(q)]
+        constants = {name: np.stack([s.constant[i] for s in states]) for i, name in enumerate(self.constants)}
+        y, T, floor, scale = (np.stack([getattr(s, name) for s in states]) for name in ("y", "T", "floor", "scale"))
+        return Grids(y, T, floor, scale, constants)
+
+    def places(self, q: Array) -> tuple[Array, NDArray[np.bool_]]:
+        """Where in its interval (-1 to 1) each conditioned figure lies; whether all steps of the draw are possible.
+
+        Parameters
+        ----------
+        q : float array, shape (draw, at least `unknowns`)
+
+        Returns
+        -------
+        places : float array, shape (draw, figure)
+            Of `rows` and then `bounded`.
+        possible : bool array, shape (draw,)
+        """
+        places, possible = aggregates.places(np.ascontiguousarray(q), self.tables)
+        return places[:, : len(self.rows) + len(self.bounded)], possible
+
+    def figures(self, q: Array) -> dict[str, Array]:
+        """Every figure, unrounded, shape (chain,) each."""
+        found = self.grids(q)
+        values = [aggregates.figures_of(y, T, self.tables)[0] for y, T in zip(found.y, found.T, strict=True)]
+        return dict(zip(self.names, np.array(values).T, strict=True))
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """One row of `aggregates.Tables`."""
+
+    kind: int
+    block: int = 0
+    source: int = 0
+    weight: Array | None = None
+    members: tuple[int, ...] | list[int] = (0, 0, 0)
+
+
+def _log_gap(points: Array) -> Array:
+    return np.log(points)[:, None, :] - np.log(points)[None, :, :]
+
+
+def _linear_work(work: Work) -> Array:
+    """T_gpu as a linear function of 1/eta_bw, 1/eta_fa, l_half/eta_fa and latency, shape (4, cell), ms.
+
+    True where no kernel is compute-bound at peak rates: constants only slow the DRAM limb down further.
+    """
+    peak = gradient_ms(work, Efficiency.peak())
+    if np.any(peak["eta_tc"] != 0.0):
+        raise ValueError("a kernel of the grid is compute-bound: its roof is not linear in the constants")
+    return np.stack([-peak["eta_bw"], -peak["eta_fa"], peak["l_half"], peak["latency_ms"]])
+
+
+def _tightened(targets: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Narrow the named cell's intervals by each other: predicted = measured (1 + error)."""
+    out = dict(targets)
+    if {"cell measured", "cell predicted", "cell error"} <= set(out):
+        (low, high), (p_low, p_high), (e_low, e_high) = (
+            out[f"cell {part}"] for part in ("measured", "predicted", "error")
+        )
+        low, high = max(low, p_low / (1 + e_high / 100)), min(high, p_high / (1 + e_low / 100))
+        e_low, e_high = max(e_low, 100 * (p_low / high - 1)), min(e_high, 100 * (p_high / low - 1))
+        if low < high and e_low < e_high:
+            out["cell measured"], out["cell error"] = (low, high), (e_low, e_high)
+    return out
+
+
+def row_names(gpus: tuple[str, ...] = SKUS) -> list[str]:
+    """Names of the figures of some GPUs that `Inversion` can condition on, in a fixed order."""
+    names = [f"anchor_offset {g}" for g in gpus]
+    names += [f"{q} {m} {g}" for q in ("raw_mape", "residual_mape") for m in DENSE for g in gpus]
+    if "H100" in gpus:
+        names += [
+            f"self_floor {MOE}",
+            f"self_floor_mape {MOE}",
+            "cell measured",
+            "cell predicted",
+            "cell error",
+        ]
+        names += [f"step_typical {MOE}", *(f"small_batch_step {m}" for m in DENSE)]
+    if "A100-40GB" in gpus:
+        names += [f"self_floor {SMALL}", f"self_floor_mape {SMALL}"]
+        names += [f"long_context_rise {m}" for m in DENSE]
+    if gpus == SKUS:
+        names += [f"residual_mape {m} pooled" for m in DENSE]
+    return names

@@ -1,0 +1,182 @@
+"""The published study's figures as data: one number a row, each with the interval that rounds to it."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rooffloor.validate.common.errors import InputError
+from rooffloor.validate.common.resources import path as resource
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+type Interval = tuple[float, float]
+
+SMALL, ANCHOR, SIBLING, MOE = "Llama-3.2-1B", "Llama-3.1-8B", "Qwen2.5-7B", "Qwen1.5-MoE-A2.7B"
+A100, H100, H200 = "A100-40GB", "H100", "H200"
+COLUMNS = ("kind", "model", "gpu", "batch", "context", "quantity", "value", "unit", "rounding", "where")
+UNITS = ("percent", "ms")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published number: value +- rounding, in `unit` (percent or ms); `where` the study prints it."""
+
+    kind: str
+    model: str
+    gpu: str
+    batch: float | None
+    context: float | None
+    quantity: str
+    value: float
+    unit: str
+    rounding: float
+    where: str
+
+    @property
+    def interval(self) -> Interval:
+        """All values that round to the printed one."""
+        return self.value - self.rounding, self.value + self.rounding
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}/{self.gpu} {self.quantity} {self.value:g} {self.unit}"
+
+
+@dataclass(frozen=True)
+class PublishedFigures:
+    """The figures that the study prints, one `Figure` a row.
+
+    Rounding is a uniform interval around the printed value, never a normal error.
+    """
+
+    rows: tuple[Figure, ...]
+
+    @classmethod
+    def load(cls, file: str | Path | None = None) -> "PublishedFigures":
+        """Read the figures.
+
+        Parameters
+        ----------
+        file : path, optional
+            CSV with the columns of `COLUMNS`; by default the embedded study.
+
+        Raises
+        ------
+        InputError
+            The file is missing or empty, lacks a column, or a row holds no number, an unknown unit, a
+            negative rounding or a figure that an earlier row holds: one line with file, row and column.
+        """
+        file = resource("transfer-study") / "published_figures.csv" if file is None else Path(file)
+        try:
+            with file.open(encoding="utf-8-sig", newline="") as lines:
+                reader = csv.DictReader(lines)
+                missing = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
+                if missing:
+                    raise InputError(f"{file}: column {missing[0]!r} is missing, expected {', '.join(COLUMNS)}")
+                rows = tuple(_figure(row, f"{file}, row {number}") for number, row in enumerate(reader, 2))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{file}: cannot be read as a CSV file ({error})") from None
+        if not rows:
+            raise InputError(f"{file}: holds no figures")
+        seen: dict[tuple[Any, ...], int] = {}
+        for number, row in enumerate(rows, 2):
+            key = (row.model, row.gpu, row.batch, row.context, row.quantity)
+            if key in seen:
+                raise InputError(
+                    f"{file}, row {number}: {row.label} repeats row {seen[key]}, expected one row a figure"
+                )
+            seen[key] = number
+        return cls(rows)
+
+    def __iter__(self) -> Iterator[Figure]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"PublishedFigures({len(self.rows)} figures: {', '.join(self.models)})"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.model for r in self.rows))
+
+    def get(self, model: str, gpu: str, quantity: str) -> Figure:
+        """The figure; InputError where the study prints none."""
+        for row in self.rows:
+            if (row.model, row.gpu, row.quantity) == (model, gpu, quantity):
+                return row
+        printed = sorted({r.quantity for r in self.rows if (r.model, r.gpu) == (model, gpu)})
+        raise InputError(f"the study prints no {quantity!r} for {model}/{gpu}, only: {', '.join(printed) or 'nothing'}")
+
+    def has(self, model: str, gpu: str, quantity: str) -> bool:
+        return any((r.model, r.gpu, r.quantity) == (model, gpu, quantity) for r in self.rows)
+
+    def value(self, model: str, gpu: str, quantity: str) -> float:
+        return self.get(model, gpu, quantity).value
+
+    def interval(self, model: str, gpu: str, quantity: str) -> Interval:
+        """(low, high) = value -+ rounding, in the figure's unit."""
+        return self.get(model, gpu, quantity).interval
+
+    def mape(self, model: str, gpu: str, quantity: str) -> Interval:
+        """A MAPE's interval as a fraction."""
+        low, high = self.interval(model, gpu, quantity)
+        return low / 100, high / 100
+
+    def table(self) -> "pd.DataFrame":
+        """The two-number table as published, percent: a row a model, columns (gpu, raw_mape |
+        residual_mape)."""
+        import pandas as pd
+
+        shown = [r for r in self.rows if r.quantity in ("raw_mape", "residual_mape")]
+        frame = pd.DataFrame(
+            [(r.model, r.gpu, r.quantity, r.value) for r in shown],
+            columns=["model", "gpu", "quantity", "value"],
+        )
+        wide = frame.pivot_table(index="model", columns=["gpu", "quantity"], values="value")
+        columns = list(dict.fromkeys((r.gpu, r.quantity) for r in shown))
+        columns.sort(key=lambda c: [c[0] == "pooled", list(dict.fromkeys(r.gpu for r in shown)).index(c[0]), c[1]])
+        return wide.reindex(
+            index=list(dict.fromkeys(r.model for r in shown)), columns=pd.MultiIndex.from_tuples(columns)
+        )
+
+    def to_frame(self) -> "pd.DataFrame":
+        """All figures with unit, rounding and where, a row each."""
+        import pandas as pd
+
+        return pd.DataFrame([[getattr(r, c) for c in COLUMNS] for r in self.rows], columns=list(COLUMNS))
+
+
+def _figure(row: Mapping[str, str | None], where: str) -> Figure:
+    def number(column: str, optional: bool = False) -> float | None:
+        text = (row[column] or "").strip()
+        if not text and optional:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = np.nan
+        if not np.isfinite(value):
+            raise InputError(f"{where}, column {column}: expected a number, got {text!r}")
+        return value
+
+    text = {c: (row[c] or "").strip() for c in ("kind", "model", "gpu", "quantity", "unit", "where")}
+    for column in ("model", "gpu", "quantity"):
+        if not text[column]:
+            raise InputError(f"{where}, column {column}: expected a name, got nothing")
+    if text["unit"] not in UNITS:
+        raise InputError(f"{where}, column unit: expected {' or '.join(UNITS)}, got {text['unit']!r}")
+    value, rounding = number("value"), number("rounding")
+    assert value is not None  # number() has raised
+    assert rounding is not None
+    if rounding < 0:
+        raise InputError(f"{where}, column rounding: expected 0 or more, got {rounding:g}")
+    if text["unit"] == "percent" and value < 0:
+        raise InputError(f"{where}, column value: expected a mean absolute error of 0 or more, got {value:g}")
+    return Figure(batch=number("batch", True), context=number("context", True), value=value, rounding=rounding, **text)

@@ -1,0 +1,348 @@
+"""What `rooffloor check` says: as text for a terminal, and as a page with tables and figures."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooffloor.validate.common import files
+from rooffloor.validate.hypotheses.hypotheses import say
+from rooffloor.validate.presentation.blocks import (
+    Cell,
+    Column,
+    Image,
+    Section,
+    Table,
+    Text,
+    Verdict,
+    estimate_cell,
+    items,
+    long_table,
+    text_cell,
+)
+from rooffloor.validate.presentation.numbers import Record, full
+from rooffloor.validate.simulation import check as checkrates
+from rooffloor.validate.study.study import POST_HOC
+from rooffloor.validate.transfer.verdict import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED, VERDICTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rooffloor.validate.transfer.check import Check
+
+WIDTH = 110
+SHOWN = (TRANSFERS, RECALIBRATE, MISMATCH, UNDECIDED, INDISTINGUISHABLE)
+"""Statements in the order of the tables: those that add up to 1 first."""
+SHORT = dict(zip(VERDICTS, ("transfers", "another floor", "shape", "floor or weights", "undecided"), strict=True))
+HEADS = {**SHORT, UNDECIDED: "none of these"}
+"""The statement that is left has the verdict's name, but may be unlikely where nothing is decided."""
+
+
+def label(data: Record) -> str:
+    """Where the cells and the calibration come from."""
+    c = data["calibration"]
+    return f"{data['label']} cells, judged by the calibration {c['source']} ({c['anchor']}, {c['label']})"
+
+
+def basis(data: Record) -> list[str]:
+    """What the verdict rests on, in sentences."""
+    m, margins = data["measurements"], data["margins"]
+    told = [
+        f"{m['rows']} rows of {m['file']}, {m['cells']} cells"
+        + (", repeats averaged: what the roof leaves over is common to them" if m["rows"] > m["cells"] else "")
+        + "."
+    ]
+    if m["repeat_spread_percent"] is not None:
+        told.append(f"Repeats differ by {m['repeat_spread_percent']:.1f} % (relative standard deviation).")
+    if m["excluded"]:
+        reasons = dict.fromkeys(row["reason"] for row in m["excluded"])
+        told.append(f"{len(m['excluded'])} rows excluded: {'; '.join(reasons)}.")
+    told += [f"Assumed: {text}." for text in m["assumptions"]]
+    when = "chosen after the study's figures were known" if margins["label"] == POST_HOC else margins["label"]
+    told.append(
+        f"Margins ({when}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
+        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict "
+        f"needs a probability of {margins['probability']:g}."
+    )
+    return told
+
+
+def joins(data: Record) -> str:
+    """What the other way of joining floors would say, and how likely the cells make it."""
+    own = data["calibration"]["combine"]
+    base = data["joins"][own]
+    told = []
+    for name, one in data["joins"].items():
+        if name == own:
+            continue
+        says = "the same" if one["verdict"] == base["verdict"] else repr(one["verdict"])
+        text = f"were they {name}, with the same constants, the verdict would be {says} (P {say(one['posterior'])}"
+        if one["anchor_level"] > base["anchor_level"] + 2.0:
+            text += (
+                f"; the anchor itself is then {one['anchor_level']:.0f} % off instead of {base['anchor_level']:.0f} %"
+            )
+        told.append(text + ")")
+    return f"Floors are taken to be {own}; {'; '.join(told)}." if told else ""
+
+
+def closing(data: Record) -> list[str]:
+    """Error rate, the other join, what would help most."""
+    deciding = data["deciding"]
+    found = [checkrates.sentence(data["error_rates"], data["verdict"], data["leftover_percent"]), joins(data)]
+    return [*filter(None, found), *([deciding["sentence"]] if deciding and deciding["sentence"] else [])]
+
+
+# ---- terminal -----------------------------------------------------------------------------------------------------
+
+
+def text(data: Record) -> str:
+    """The whole answer for a terminal."""
+    listed = _listed(data)
+    chances = [("", *(f"P({HEADS[v]})" for v in SHOWN))]
+    chances += [(row["gpu"], *(say(row["probabilities"][v]) for v in SHOWN)) for row in listed]
+    numbers = [("", "slope", "floor - anchor's (ms)", "MAPE (%)")]
+    for row in listed:
+        told = [full(row[name], unit=False) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")]
+        numbers.append((row["gpu"], *told))
+    words = [textwrap.wrap(told, WIDTH - 2) for told in (CHANCES, f"90 % credible intervals. {NUMBERS}")]
+    lines = [*_aligned(chances), *words[0], "", *_aligned(numbers), *words[1]]
+    table = [f"  {line}".rstrip() for line in lines]
+    outside = [f"  outside: {reason}" for reason in data["outside"]]
+    paragraphs = [*data["sentences"], *closing(data), " ".join(basis(data))]
+    return "\n".join(
+        [
+            f"{data['model']}: {data['verdict']}",
+            f"Data: {label(data)}",
+            "",
+            *table,
+            *outside,
+            "",
+            *("\n".join(textwrap.wrap(paragraph, WIDTH)) for paragraph in paragraphs),
+        ]
+    )
+
+
+CHANCES = (
+    "The first four add up to 1. Floor or weights overlaps them: the level is off, by a floor or by the weights' "
+    "bandwidth, whichever."
+)
+NUMBERS = (
+    "T_gpu: the GPU's time by the roofline. Floor: what every step takes on top. Slope: of the step on T_gpu beside a "
+    "free floor. MAPE: mean error left under the anchor's floor."
+)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+# ---- page ---------------------------------------------------------------------------------------------------------
+
+
+def sections(data: Record) -> tuple[Section, ...]:
+    """Sections of the page; figures are `verdict` and `cells`."""
+    first, *others = data["sentences"]
+    found = (
+        Section(
+            "Verdict",
+            (
+                Verdict(data["verdict"], _probability(data)),
+                Text(first),
+                *items([*others, *closing(data)]),
+                *_image("verdict", f"Posterior probabilities of the verdicts on {data['model']}", VERDICT_CAPTION),
+                *_by_gpu(data),
+            ),
+        ),
+        Section(
+            "Measured against predicted",
+            (
+                *_image("cells", "Error of the predicted step against T_gpu, by GPU", CELLS_CAPTION),
+                *_cells(data["cells"]),
+            ),
+        ),
+        Section("What explains the steps", _explanations(data)),
+        Section("Outside the calibration", items(data["outside"])),
+        Section("What it rests on", (*items(basis(data)), _calibration(data), *_excluded(data))),
+    )
+    return tuple(part for part in found if part)
+
+
+def _probability(data: Record) -> str:
+    """How likely the verdict's statement is; of an undecided one, the likeliest."""
+    p = data["probabilities"]
+    if data["verdict"] != UNDECIDED:
+        return f"P {say(p[data['verdict']])}"
+    best = max(list(SHORT)[:3], key=lambda name: p[name])
+    return f"P({best}) {say(p[best])}"
+
+
+def _listed(data: Record) -> list[Record]:
+    """Rows by GPU, and the one of all where there are several."""
+    return [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
+
+
+VERDICT_CAPTION = (
+    "Posterior probability of each statement, on each GPU from its cells alone and on all together. Dashed: what a "
+    "verdict needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and overlaps 'shape mismatch'."
+)
+CELLS_CAPTION = (
+    "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. "
+    "Bars: 90 % credible intervals of the prediction. Grey: the absolute margin. A floor that differs bends the filled "
+    "points towards zero as steps get longer; an error that varies over the cells leaves the open points tilted. An "
+    "error that does not vary, as of the weights at small batches, looks like a floor."
+)
+
+
+def _image(key: str, alt: str, caption: str) -> tuple[Image, ...]:
+    return (Image(key, alt, caption),)
+
+
+def _by_gpu(data: Record) -> tuple[Any, ...]:
+    """What each statement's probability is, and the numbers behind, each with its words."""
+    chances = (Column("GPU"), Column("verdict"), *(Column(f"P({HEADS[v]})", numeric=True) for v in SHOWN))
+    numbers = (
+        Column("GPU"),
+        Column("slope", "step on T_gpu, free floor", True),
+        Column("floor - anchor's", "ms", True),
+        Column("MAPE", "under the anchor's floor, %", True),
+    )
+    first, second = [], []
+    for row in _listed(data):
+        p = [text_cell(say(row["probabilities"][v])) for v in SHOWN]
+        first.append((text_cell(row["gpu"]), Cell((row["verdict"],), verdict=True), *p))
+        told = [estimate_cell(row[name]) for name in ("slope", "floor_above_anchor", "level")]
+        second.append((text_cell(row["gpu"]), *told))
+    return (
+        Table("Probability of each statement, by GPU", chances, tuple(first)),
+        Text(CHANCES),
+        Table("Numbers behind, by GPU", numbers, tuple(second)),
+        Text(NUMBERS),
+    )
+
+
+def _cells(rows: Sequence[Record]) -> tuple[Any, ...]:
+    columns = (
+        Column("GPU"),
+        *(Column(name, numeric=True) for name in ("batch", "context", "measured (ms)")),
+        Column("predicted (ms)", "T_gpu + the anchor's floor", True),
+        Column("with its own floor (ms)", "", True),
+        Column("error (%)", "of the prediction", True),
+        Column("outside"),
+    )
+    cells = [
+        (
+            text_cell(r["gpu"]),
+            text_cell(f"{r['batch']:g}"),
+            text_cell(f"{r['context']:g}"),
+            text_cell(f"{r['step_ms']:.2f}"),
+            estimate_cell(r["predicted"]),
+            estimate_cell(r["own_floor"]),
+            text_cell(f"{r['error_percent']:+.0f}"),
+            text_cell("; ".join(r["outside"])),
+        )
+        for r in rows
+    ]
+    return long_table("Every cell; 90 % credible intervals of the mean step", columns, cells, 1)
+
+
+def _explanations(data: Record) -> tuple[Any, ...]:
+    from rooffloor.validate.transfer.explanations import MECHANISMS
+
+    rows = data["overall"]["explanations"]
+    columns = (
+        Column("floor"),
+        Column("error of T_gpu"),
+        Column("posterior weight", numeric=True),
+        Column("size", "± sd", True),
+        Column("P(beyond the margin)", numeric=True),
+    )
+    cells = [
+        (
+            text_cell(r["floor"]),
+            text_cell(MECHANISMS[r["error"]] if r["error"] else "none"),
+            text_cell(say(r["weight"])),
+            text_cell(f"{100 * r['size']:+.0f} ± {100 * r['size_sd']:.0f} %" if r["error"] else ""),
+            text_cell(say(r["beyond"]) if r["error"] else ""),
+        )
+        for r in rows
+    ]
+    intro = Text(
+        "Every way of explaining what the steps are off by: the anchor's floor or one of its own, "
+        "with or without an error of one part of T_gpu. What looks alike in these cells stands here once. "
+        "Size: how much longer the memory's part of T_gpu takes, or the weights'; of the other errors, what relative "
+        "error of T_gpu would change the steps within a GPU as much."
+    )
+    return intro, *long_table("Explanations", columns, cells, 2)
+
+
+def _calibration(data: Record) -> Table:
+    c = data["calibration"]
+    d = c["domain"]
+    facts = {
+        "calibration": c["source"],
+        "its cells": c["label"],
+        "anchor": c["anchor"],
+        "GPUs": ", ".join(c["gpus"]),
+        "stack, mode": ", ".join(filter(None, (c["stack"], c["mode"]))) or "not stated",
+        "floors": c["combine"],
+        "experts streamed": c["experts"],
+        "batch": "{:g} to {:g}".format(*d["batch"]),
+        "context (tokens)": "{:g} to {:g}".format(*d["context"]),
+        "parameters (billion)": "{:.2f} to {:.2f}".format(*(n / 1e9 for n in d["parameters"])),
+        "parameters of this model (billion)": f"{data['shapes']['parameters'] / 1e9:.2f}",
+    }
+    rows = tuple((text_cell(name), text_cell(value)) for name, value in facts.items())
+    return Table("The calibration", (Column("what"), Column("value")), rows)
+
+
+def _excluded(data: Record) -> tuple[Any, ...]:
+    rows = [
+        (text_cell(r["row"]), text_cell(r["reason"]), text_cell(r["detail"])) for r in data["measurements"]["excluded"]
+    ]
+    return long_table("Rows excluded", (Column("row", numeric=True), Column("reason"), Column("detail")), rows)
+
+
+def figures(check: "Check") -> "Mapping[str, Figure]":
+    """Figures of the page by key."""
+    from rooffloor.validate.presentation.figures import report
+
+    data = check.data
+    drawn = check.plot().figure
+    return {"verdict": drawn, "cells": report.checked(data["cells"], label(data), data["margins"])[0].figure}
+
+
+def save(check: "Check", folder: Path) -> Path:
+    """Write check.html, check.json, cells.csv and the figures into a folder; the path of the page."""
+    from rooffloor.validate.measurements import csvfile
+    from rooffloor.validate.presentation import writers
+
+    data, drawn = check.data, figures(check)
+    with files.folder(folder) as temporary:
+        files.write_json(temporary / "check.json", data)
+        files.write_text(temporary / "cells.csv", csvfile.render(_flat(check)))
+        page = writers.page(
+            title=f"{data['model']}: {data['verdict']}",
+            subtitle=f"rooffloor check: does the calibration of {data['calibration']['anchor']} hold for this model?",
+            status=label(data),
+            sentences=[f"Outside what was calibrated: {reason}." for reason in data["outside"]],
+            sections=sections(data),
+            figures=drawn,
+            footer=f"Data: {label(data)}. All numbers with all intervals: check.json.",
+        )
+        files.write_text(temporary / "check.html", page)
+        for key, figure in drawn.items():
+            files.write_bytes(temporary / "figures" / f"{key}.png", writers.image(figure))
+    return folder / "check.html"
+
+
+def _flat(check: "Check") -> Any:
+    """Cells as a frame of numbers and texts, with the label in every row."""
+    frame = check.cells_frame()
+    for name in ("predicted", "own_floor"):
+        frame[f"{name}_ms"] = [e["value"] for e in frame[name]]
+        for side, end in (("low", 0), ("high", 1)):
+            frame[f"{name}_{side}_90_ms"] = [e["intervals"]["90"][end] for e in frame[name]]
+    frame["outside"] = ["; ".join(reasons) for reasons in frame["outside"]]
+    return frame.drop(columns=["predicted", "own_floor"]).assign(label=label(check.data))

@@ -1,0 +1,529 @@
+"""Does a latency model transfer to a new family? A verdict per GPU and overall, with what it cannot tell apart.
+
+What a family's steps are off by has several explanations (`transfer.explanations`): nothing, a floor of its own, an
+error of one part of T_gpu, or both. Their posterior weights, those of sizes beyond the margins, and the level of the
+error under the anchor's floor make the verdict.
+
+Which explanations cannot be told apart is left to the evidence: on one GPU a floor and an error of the weights'
+bandwidth are the same column (DESIGN section 5), on several the latter is proportional to each GPU's weight time.
+Under a free floor the slope sees only what varies over the grid; the pattern of levels over GPUs tells the rest.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp, ndtr
+
+from rooffloor.models.roof.kernels import Experts
+from rooffloor.models.roof.roofline import Efficiency
+from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.shapes import ModelShapes
+from rooffloor.validate.common.errors import InputError
+from rooffloor.validate.estimates.cell_draws import IMPUTED, LEVELS, Draws, Estimate, tails
+from rooffloor.validate.hypotheses.hypotheses import (
+    PRIOR_SCALES,
+    SLOPE_SD,
+    by_unit,
+    level_error,
+    pooled_below,
+    say,
+    slope,
+)
+from rooffloor.validate.study.study import Margins
+from rooffloor.validate.transfer.explanations import (
+    BETWEEN_SIZE,
+    MECHANISMS,
+    OWN,
+    WEIGHTS,
+    WHOLE,
+    Explanation,
+    Gap,
+    Join,
+    explanations,
+    gap,
+)
+from rooffloor.validate.transfer.family_fit import Around, Family
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+type Array = NDArray[np.float64]
+type Mask = NDArray[np.bool_]
+
+TRANSFERS, RECALIBRATE, MISMATCH = "transfers", "recalibrate the floor", "shape mismatch"
+INDISTINGUISHABLE, UNDECIDED = "floor or weight bandwidth, indistinguishable", "undecided"
+VERDICTS = (TRANSFERS, RECALIBRATE, MISMATCH, INDISTINGUISHABLE, UNDECIDED)
+
+BETWEEN = 1.25
+"""Scale of the half-Cauchy between-GPU sd of levels (that of H1), in margins."""
+SUSPECT = 0.2
+"""With more than this probability of an error that the slope shows, the level alone makes no verdict."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the measurements say of a family's transfer.
+
+    Attributes
+    ----------
+    model : str
+    verdict : str
+        One of `VERDICTS`.
+    probabilities : mapping of verdict to float
+        Posterior probability of each verdict's statement. "floor or weight bandwidth" contains "recalibrate the floor"
+        and shares mass with "shape mismatch": it says that the level is off and that no other error of T_gpu alone does
+        it, whatever the slope; "undecided" is what the first three leave: a level off by an error within the margin, or
+        one that may be within its margins or not.
+    per_sku : list of dict
+        The same by GPU (from its cells alone), with the level, the slope and the floor.
+    sentences : tuple of str
+    data : dict
+        Everything, ready for JSON.
+    """
+
+    model: str
+    verdict: str
+    probabilities: Mapping[str, float]
+    per_sku: list[dict[str, Any]]
+    sentences: tuple[str, ...]
+    data: dict[str, Any]
+
+    def __repr__(self) -> str:
+        gpus = ", ".join(f"{row['gpu']}: {row['verdict']}" for row in self.per_sku)
+        return f"Verdict({self.model}: {self.verdict}; {gpus})"
+
+    @property
+    def summary(self) -> str:
+        """The verdict and its sentences, as text."""
+        return "\n".join([f"{self.model}: {self.verdict}", *self.sentences])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per GPU and one for all: verdict, probabilities, slope and floor with their 90 % intervals."""
+        import pandas as pd
+
+        rows = []
+        for row in (*self.per_sku, self.data["overall"]):
+            flat = {"gpu": row["gpu"], "verdict": row["verdict"]} | {
+                f"P({v})": row["probabilities"][v] for v in VERDICTS
+            }
+            for name in ("slope", "floor_above_anchor", "difference", "level"):
+                estimate = row.get(name)
+                low, high = estimate["intervals"]["90"] if estimate else (None, None)
+                flat |= {name: estimate["value"] if estimate else None, f"{name}_low": low, f"{name}_high": high}
+            rows.append(flat | {"mechanism": row["mechanism"]["name"] if row["mechanism"] else None})
+        return pd.DataFrame(rows)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """The probabilities of the verdicts, by GPU and overall."""
+        from rooffloor.validate.presentation.figures import report
+
+        return report.verdicts(self.data, ax=ax)
+
+
+def judge(
+    draws: Draws,
+    margins: Margins,
+    model: str,
+    *,
+    shapes: ModelShapes | None = None,
+    gpus: Mapping[str, GpuSpec] | None = None,
+    efficiency: Mapping[str, Efficiency] | None = None,
+    experts: Experts = "active",
+    around: Around | None = None,
+    known_sd_ms: Array | None = None,
+) -> Verdict:
+    """Say per GPU and overall whether the anchor's calibration transfers to a family.
+
+    Parameters
+    ----------
+    draws : Draws
+        Of measured cells. T_gpu should be the anchor's (treatment "cut" or fixed constants): where the family's cells
+        took part in the constants, they have moved T_gpu towards themselves.
+    margins : Margins
+    model : str
+        The family, as named in `draws`.
+    shapes : ModelShapes, optional
+        Of the family; with `gpus` and `efficiency` (numbers, see `absorption.mean_efficiency`), by the names of GPUs in
+        `draws`, more errors of T_gpu are tried and named.
+    experts : {"active", "distinct", "balanced"}
+        As T_gpu was computed.
+    around : Around, optional
+        Where floors overlap; default: they are added.
+    known_sd_ms : array [cell], optional
+        Known measurement uncertainty of the cells, ms.
+
+    Returns
+    -------
+    Verdict
+
+    Raises
+    ------
+    InputError
+        The cells are imputed, or the family was measured on no GPU on which the anchor was.
+    """
+    if draws.label == IMPUTED:
+        raise InputError("a verdict on a family needs measured cells, not imputed ones")
+    masks = {g: mask for m, g, mask in draws.pairs() if m == model and draws.has_anchor(mask)}
+    if model == draws.anchor or not masks:
+        known = ", ".join(m for m in draws.cells.models if m != draws.anchor) or "none"
+        raise InputError(
+            f"{model!r} cannot be judged: it needs cells on a GPU on which {draws.anchor} was measured too; families "
+            f"in the data: {known}"
+        )
+    found = list(masks.values())
+    joins = (None, None) if around is None else (around.anchor, around.own)
+    gaps = [
+        gap(draws, model, found, shapes, gpus, efficiency, experts, join, known_sd_ms) for join in dict.fromkeys(joins)
+    ]
+    levels = _Levels.of(draws, masks, around)
+    branch = draws if around is None else _own_branch(draws, around.own)
+    rows = []
+    for k, (gpu, mask) in enumerate(masks.items()):
+        some = [one.where(one.sku == k) for one in gaps]
+        row = _judged(draws, branch, margins, gpu, [mask], some, levels.where([k]))
+        rows.append(row | {"sentence": f"{gpu}: {_words(row, margins, brief=len(masks) > 1)}"})
+    several = len(rows) > 1
+    overall = _judged(draws, branch, margins, "all", found, gaps, levels) if several else rows[0] | {"gpu": "all"}
+    anchors = [mask for g in masks if (mask := draws.mask(draws.anchor, g)).sum() > 1]
+    theirs = pooled_slope(branch, anchors, margins)["slope"] if anchors else None
+    overall |= {"anchor_slope": theirs}
+    split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
+    if split and overall["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
+        overall |= {"verdict": UNDECIDED, "undecided": f"slope: a shape mismatch on {', '.join(split)} alone"}
+    opening = f"{model} on {' and '.join(masks)}: {_words(overall, margins)}"
+    each = [row["sentence"] for row in rows] if several else []
+    sentences = (opening, *each, *_notes(gaps[0], overall))
+    data = {
+        "model": model,
+        "anchor": draws.anchor,
+        "verdict": overall["verdict"],
+        "probabilities": overall["probabilities"],
+        "overall": overall,
+        "per_sku": rows,
+        "sentences": list(sentences),
+        "label": draws.label,
+        "margins": {name: getattr(margins, name) for name in MARGINS_USED},
+    }
+    return Verdict(model, overall["verdict"], overall["probabilities"], rows, sentences, data)
+
+
+def judge_family(found: Family, margins: Margins) -> Verdict:
+    """`judge` of a family that was fitted beside a calibration."""
+    return judge(
+        found.draws,
+        margins,
+        found.model,
+        shapes=found.shapes,
+        gpus=found.gpus,
+        efficiency=found.efficiency,
+        experts=found.experts,
+        around=found.around,
+        known_sd_ms=found.known_sd_ms,
+    )
+
+
+MARGINS_USED = ("h1_points", "h1_absolute", "slope_rope", "probability", "label")
+
+
+@dataclass(frozen=True, eq=False)
+class _Levels:
+    """MAPE under the anchor's floor, percent; the same less the anchor's, and less that under its own floor; floor less
+    the anchor's, ms: [draw, gpu]."""
+
+    level: Array
+    less: Array
+    gained: Array
+    floor_ms: Array
+
+    @classmethod
+    def of(cls, draws: Draws, masks: Mapping[str, Mask], around: Around | None) -> "_Levels":
+        level = np.stack([level_error(draws, mask, draws.calibrated_ms) for mask in masks.values()], -1)
+        anchor = draws.cells.model == draws.anchor
+        theirs = [own if (own := draws.mask(draws.anchor, gpu)).any() else anchor for gpu in masks]
+        anchors = [level_error(draws, mask, draws.calibrated_ms) for mask in theirs]
+        above = draws.floor_ms - draws.anchor_floor_ms if around is None else around.above_ms
+        floors = [above[:, mask][:, 0] for mask in masks.values()]
+        own = np.stack([level_error(draws, mask, draws.floor_ms) for mask in masks.values()], -1)
+        return cls(level, level - np.stack(anchors, -1), level - own, np.stack(floors, -1))
+
+    def where(self, gpus: list[int]) -> "_Levels":
+        return _Levels(*(values[:, gpus] for values in (self.level, self.less, self.gained, self.floor_ms)))
+
+
+def _own_branch(draws: Draws, join: Join) -> Draws:
+    """Steps and T_gpu such that the slope is 1 and the offset the floor where the shape is right and floors overlap.
+
+    The slope of a step on T_gpu is below 1 there, however right the shape: (T_gpu / step)^(1/q - 1).
+    """
+    by_gpu, by_floor = join.by_gpu_ms / join.by_floor, 1.0 / join.by_floor
+    steps = (draws.step_ms - join.step_ms) * by_floor + by_gpu * join.gpu_ms + join.floor_ms
+    return replace(draws, step_ms=steps, gpu_ms=draws.gpu_ms * by_gpu, noise_ms=draws.noise_ms * by_floor)
+
+
+def _judged(
+    draws: Draws,
+    branch: Draws,
+    margins: Margins,
+    gpu: str,
+    masks: Sequence[Mask],
+    gaps: Sequence[Gap],
+    levels: _Levels,
+) -> dict[str, Any]:
+    """What the cells of some GPUs say together; `branch` and `gaps` as `judge` makes them."""
+    exceeds, above = levels.less >= margins.h1_points, levels.level >= margins.h1_absolute
+    better = _holds(draws, levels.less, margins.h1_points, margins)
+    good = _holds(draws, levels.level, margins.h1_absolute, margins)
+    off = (exceeds | above).any(-1)
+    by_floor = ((exceeds | above) & (levels.gained >= margins.h1_points)).any(-1)
+    level = _Level(min(better, good), *(float(draws.weight @ event) for event in (off, by_floor)))
+    told = [explanations(gaps[0], margins.slope_rope, own=gaps[-1], spread=s) for s in PRIOR_SCALES.values()]
+    seen = _slope_sd(branch, masks) < 0.5 * SLOPE_SD
+    stated, *others = (_decided(found, level, seen, gaps[0].floor_or_weights, margins) for found in told)
+    mean = ", mean over GPUs" if len(masks) > 1 else ""
+    return {
+        "gpu": gpu,
+        "cells": len(gaps[0].sku),
+        **stated,
+        "doubled_priors": {name: others[0][name] for name in ("verdict", "probabilities")},
+        "difference": draws.estimate(
+            levels.less.mean(-1), f"expected residual MAPE of the family minus that of the anchor{mean}", "points"
+        ).data,
+        "level": draws.estimate(
+            levels.level.mean(-1), f"expected residual MAPE under the anchor's floor{mean}", "percent"
+        ).data,
+        "better": Estimate(better, f"P(difference < {margins.h1_points:g} points){mean}", "probability", {}).data,
+        "good": Estimate(good, f"P(residual MAPE < {margins.h1_absolute:g} %){mean}", "probability", {}).data,
+        **pooled_slope(branch, masks, margins),
+        "floor_above_anchor": draws.estimate(
+            levels.floor_ms.mean(-1), f"floor of the family minus the anchor's{mean}", "ms"
+        ).data,
+        "log_evidence": float(logsumexp([e.log_joint for e in told[0]])),
+        "weights_ms": float(gaps[0].columns[WEIGHTS].mean()),
+    }
+
+
+def _holds(draws: Draws, values: Array, margin: float, margins: Margins) -> float:
+    """P(values [draw, gpu] below a margin): on one GPU; of several, their mean over GPUs like these, as in H1."""
+    if values.shape[-1] == 1:
+        return float(draws.weight @ (values[:, 0] < margin))
+    means, sds, mass = by_unit(draws, values)
+    return float(mass @ pooled_below(means, sds, margin, BETWEEN * margins.h1_points))
+
+
+@dataclass(frozen=True)
+class _Level:
+    """P(the level under the anchor's floor holds, on average over GPUs like these), P(it fails on one of these), P(it
+    fails there and a floor of its own brings it down by the margin). Given the cells they depend little on the
+    explanation, so that probabilities multiply."""
+
+    holds: float
+    off: float
+    by_floor: float
+
+
+def _decided(
+    found: Sequence[Explanation], level: _Level, seen: bool, floor_or_weights: bool, margins: Margins
+) -> dict[str, Any]:
+    """Probabilities of the statements and the verdict.
+
+    Parameters
+    ----------
+    seen : bool
+        Whether the cells narrow the slope.
+    floor_or_weights : bool
+        Whether a floor and an error of the weights have one column: then nothing but their priors tells them apart, and
+        neither is named.
+    """
+    beyond = sum(e.weight * e.beyond for e in found)
+    weights = sum(e.weight for e in found if e.error == WEIGHTS)
+    slope_beyond = sum(e.weight * e.beyond for e in found if e.error != WEIGHTS)
+    own = sum(e.weight * (1.0 - e.beyond) for e in found if e.floor == OWN)
+    by_level = sum(e.weight for e in found if e.floor == OWN or e.error == WEIGHTS)
+    probabilities = {
+        TRANSFERS: (1.0 - beyond) * min(level.holds, 1.0 - level.off),
+        RECALIBRATE: own * level.by_floor,
+        MISMATCH: beyond,
+        INDISTINGUISHABLE: by_level * level.by_floor,
+    }
+    probabilities = {name: min(max(p, 0.0), 1.0) for name, p in probabilities.items()}  # sums of weights round
+    probabilities[UNDECIDED] = max(0.0, 1.0 - sum(probabilities[v] for v in (TRANSFERS, RECALIBRATE, MISMATCH)))
+    reached = [v for v in VERDICTS[:-1] if probabilities[v] >= margins.probability]
+    if floor_or_weights:
+        reached = [v for v in reached if v != RECALIBRATE]
+        if slope_beyond < margins.probability:
+            reached = [v for v in reached if v != MISMATCH]
+    if not seen:  # then P(no error) is the prior's
+        reached = [v for v in reached if v == MISMATCH]
+    told_apart = weights < 1.0 - margins.probability and not floor_or_weights
+    if reached == [INDISTINGUISHABLE] and (slope_beyond > SUSPECT or told_apart):
+        reached = []
+    verdict = reached[0] if reached else UNDECIDED
+    errors = {e.error: sum(f.weight * f.beyond for f in found if f.error == e.error) for e in found if e.error}
+    best = max(errors, key=lambda name: errors[name])
+    return {
+        "verdict": verdict,
+        "undecided": (_open(beyond, errors, level, margins) if seen else UNSEEN) if verdict == UNDECIDED else None,
+        "probabilities": probabilities,
+        "level_holds": level.holds,
+        "level_off": level.off,
+        "level_off_by_floor": level.by_floor,
+        "mechanism": _mechanism(found, best, errors[best] / beyond) if beyond > 0.5 else None,
+        "floor_or_weights": {
+            "floor": sum(e.weight for e in found if e.floor == OWN and e.error != WEIGHTS),
+            "weights": weights,
+            "one_column": floor_or_weights,
+        },
+        "explanations": [e.data for e in sorted(found, key=lambda e: -e.weight)],
+    }
+
+
+UNSEEN = "slope: T_gpu varies too little over the cells"
+
+
+def _open(beyond: float, errors: Mapping[str, float], level: _Level, margins: Margins) -> str:
+    """What an undecided verdict leaves open."""
+    if max(beyond, 1.0 - beyond) < margins.probability:
+        by_weights = errors.get(WEIGHTS, 0.0) > 0.5 * beyond
+        return "level: a floor or the weights' bandwidth" if by_weights else "slope"
+    if max(min(level.holds, 1.0 - level.off), level.off) < margins.probability:
+        return "level: within the margins or not"
+    if level.off - level.by_floor > 0.5:
+        return "level: off under any floor, these steps vary more than the anchor's"
+    return "level: another floor, or an error of T_gpu within the margin"
+
+
+def _mechanism(found: Sequence[Explanation], name: str, weight: float) -> dict[str, Any]:
+    """The error with most posterior weight among those beyond the margin."""
+    mine = [e for e in found if e.error == name]
+    total = sum(e.weight for e in mine)
+    size = sum(e.weight * e.size for e in mine) / total
+    sd = np.sqrt(sum(e.weight * (e.size_sd**2 + (e.size - size) ** 2) for e in mine) / total)
+    return {"name": name, "label": MECHANISMS[name], "weight": weight, "size": size, "size_sd": float(sd)}
+
+
+def _slope_sd(draws: Draws, masks: Sequence[Mask]) -> float:
+    """sd of a slope common to the GPUs beside free floors; infinite where T_gpu does not vary."""
+    information = sum(1.0 / slope(draws, mask)[1] ** 2 for mask in masks)
+    with np.errstate(divide="ignore"):
+        return float(1.0 / np.sqrt(draws.weight @ information))
+
+
+def pooled_slope(draws: Draws, masks: Sequence[Mask], margins: Margins) -> dict[str, Any]:
+    """Slope of the step on T_gpu with a free floor on each GPU: its mean over GPUs like these, and its place.
+
+    The between-GPU sd is half-Cauchy(`margins.slope_rope` / 2), the mean flat (`hypotheses.pooled_below`); on one GPU
+    it is that GPU's slope. None where T_gpu does not vary. Describes; the verdict weighs the level in as well.
+    """
+    rows = np.linspace(0, len(draws.weight) - 1, min(50, len(draws.weight))).astype(int)
+    told = [slope(draws, mask) for mask in masks]
+    means, sds = (np.stack([one[k][rows] for one in told], -1) for k in (0, 1))
+    seen = np.isfinite(sds).all(0)
+    if not seen.any():
+        return {"slope": None, "slope_in_rope": None}
+    means, sds, weight = means[:, seen], sds[:, seen], draws.weight[rows] / draws.weight[rows].sum()
+    scale = BETWEEN_SIZE * max(margins.slope_rope, 0.01)
+
+    def below(at: Array) -> Array:
+        if means.shape[-1] == 1:
+            return np.asarray(weight @ ndtr((at - means) / sds))
+        return np.array([weight @ pooled_below(means, sds, float(a), scale) for a in at])
+
+    centre, reach = float(weight @ means.mean(-1)), 6.0 * float(np.sqrt((sds**2).mean()) + means.std())
+    grid = centre + reach * np.linspace(-1.0, 1.0, 121)
+    cdf = below(grid)
+    probabilities = np.diff(cdf, prepend=0.0)
+    middle = float((grid * probabilities).sum() / probabilities.sum())
+    ends = {level: np.interp(tails(level), cdf, grid).tolist() for level in LEVELS}
+    intervals = {str(level): (pair[0], pair[1]) for level, pair in ends.items()}
+    low, high = below(np.array([1.0 - margins.slope_rope, 1.0 + margins.slope_rope]))
+    estimate = Estimate(middle, "slope of y on T_gpu with a free floor, mean over GPUs", "1", intervals)
+    return {"slope": estimate.data, "slope_in_rope": float(high - low)}
+
+
+# ---- words ------------------------------------------------------------------------------------------------------
+
+
+_OPEN = {
+    UNSEEN: "whether T_gpu is right, which varies too little over these cells",
+    "level: a floor or the weights' bandwidth": "another floor or the weights' bandwidth",
+    "level: within the margins or not": "whether the error of the steps is within the margins",
+    "level: off under any floor, these steps vary more than the anchor's": "no floor of its own brings the error down, "
+    "these steps vary more than the anchor's",
+}
+"""What is open, in words that need no others."""
+
+
+def _words(row: Mapping[str, Any], margins: Margins, *, brief: bool = False) -> str:
+    """One sentence on some GPUs; the brief one leaves out what stands in a table beside it."""
+    p = row["probabilities"]
+    verdict, rope = row["verdict"], f"{100 * margins.slope_rope:g} %"
+    open_ = row["undecided"] or ""
+    if open_:
+        said = f"whether an error of T_gpu exceeds {rope}" if open_ == "slope" else open_.partition(": ")[2]
+        open_ = f": {_OPEN.get(open_, said)}"
+    told = [f"{verdict}{open_}"]
+    if not brief:
+        told.append(
+            f"P(transfers) {say(p[TRANSFERS])}, P(another floor) {say(p[RECALIBRATE])}, P(shape: an error of T_gpu "
+            f"beyond {rope}) {say(p[MISMATCH])}"
+        )
+    if row["slope"] is not None and not brief:
+        told.append(f"slope of the step on T_gpu with a free floor (1: the shape is right) {Estimate(**row['slope'])}")
+    if verdict in (RECALIBRATE, INDISTINGUISHABLE):
+        told.append(f"new floor minus the anchor's {Estimate(**row['floor_above_anchor'])} ms")
+    if verdict == INDISTINGUISHABLE:
+        shares = row["floor_or_weights"]
+        if not shares["one_column"]:
+            told.append(
+                f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
+                f"{say(shares['weights'])}: the former may be no more than the latter's image"
+            )
+        elif not brief:
+            told.append("a floor and an error of the weights' bandwidth look alike in these cells")
+    cause = row["mechanism"]
+    if cause is not None:
+        told.append(
+            f"likeliest error of T_gpu: {cause['label']}, {_size(cause)}, with {say(cause['weight'])} of the weight of "
+            "all errors beyond the margin"
+        )
+    if not brief:
+        told.append(f"MAPE under the anchor's floor {Estimate(**row['level'])} % (90 % intervals)")
+    return "; ".join(told) + "."
+
+
+def _size(cause: Mapping[str, Any]) -> str:
+    """How large an error is: of the time it concerns where it is relative, else by what it does to the steps."""
+    size, sd = 100.0 * cause["size"], 100.0 * cause["size_sd"]
+    if cause["name"] in (WHOLE, WEIGHTS):
+        return f"that part takes {abs(size):.0f} ± {sd:.0f} % {'longer' if size > 0 else 'less'}"
+    return f"which changes the steps within a GPU as much as {size:+.0f} ± {sd:.0f} % of T_gpu would"
+
+
+def _notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
+    """What these cells cannot tell, and what hangs on the prior, in words."""
+    notes = []
+    doubled = overall["doubled_priors"]["verdict"]
+    if doubled != overall["verdict"]:
+        notes.append(f"With twice the prior sds of floors and errors all GPUs together would say: {doubled}.")
+    alike = [
+        f"{MECHANISMS[name]} from {' and from '.join(MECHANISMS[other] for other in others[1:])}"
+        for name, others in gap.names.items()
+        if len(others) > 1
+    ]
+    if alike:
+        notes.append(f"Of the errors of T_gpu these cells cannot tell {'; '.join(alike)}.")
+    if gap.floor_or_weights:
+        notes.append(
+            "A floor and an error of the weights' bandwidth look alike on one GPU; GPUs on which the weights take "
+            "different times tell them apart, and batches at which their matrix products are bound by compute."
+        )
+    if overall["anchor_slope"] is not None:
+        notes.append(
+            f"The anchor's own cells have a slope of {Estimate(**overall['anchor_slope'])} on T_gpu with a free floor: "
+            "what they share with this model is no failure to transfer."
+        )
+    return notes
