@@ -170,7 +170,7 @@ def _report(options: argparse.Namespace) -> int:
     _refuse_overwriting(options, *(folder / name for name in REPORT_FILES))
     files.check_writable(folder, REPORT_FILES)
     from rooffloor.validate.common import runner
-    from rooffloor.validate.report import run as report
+    from rooffloor.validate.reporting import run as report
 
     try:
         result = report.run(
@@ -192,7 +192,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _table(options: argparse.Namespace) -> int:
     study = _study(options)
-    from rooffloor.validate.report import run as report
+    from rooffloor.validate.reporting import run as report
 
     table = report.table(study)
     _print(table.data if options.json else table.summary)
@@ -352,7 +352,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from rooffloor.validate.common.files import write_text
-    from rooffloor.validate.fit import saved
+    from rooffloor.validate.fitting import saved
     from rooffloor.validate.measurements import given_specs
     from rooffloor.validate.transfer.plan import plan
     from rooffloor.validate.transfer.prediction import predict

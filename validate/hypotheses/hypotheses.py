@@ -58,7 +58,7 @@ class Result:
 
 def evaluate(study: "Study", name: str, *, seed: int | None = None, quiet: bool = True) -> Result:
     """Test one hypothesis on a study's data, as `rooffloor test` does."""
-    from rooffloor.validate.fit.evidence import gather
+    from rooffloor.validate.fitting.evidence import gather
     from rooffloor.validate.hypotheses.robustness import robustness, settled
 
     evidence = gather(study, seed=seed, quiet=quiet)

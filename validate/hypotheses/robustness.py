@@ -31,7 +31,7 @@ from rooffloor.validate.simulation import hypotheses
 from rooffloor.validate.study.study import Margins
 
 if TYPE_CHECKING:
-    from rooffloor.validate.fit.evidence import Evidence
+    from rooffloor.validate.fitting.evidence import Evidence
 
 type Array = NDArray[np.float64]
 

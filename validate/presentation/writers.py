@@ -1,6 +1,6 @@
 """A report as one HTML file, as Markdown and as a summary for a terminal.
 
-All three only read the dict that report.json holds (report/schemas/report.schema.json); report/document.py says what
+All three only read the dict that report.json holds (reporting/schemas/report.schema.json); reporting/document.py says what
 stands where.
 """
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.presentation.blocks import Block, Cell, Fold, Image, Items, Section, Table, Text, Verdict
 from rooffloor.validate.presentation.numbers import Record
-from rooffloor.validate.report import document
-from rooffloor.validate.report.sections import hypotheses
+from rooffloor.validate.reporting import document
+from rooffloor.validate.reporting.sections import hypotheses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooffloor.validate.common import files, resources
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.simulation.hypotheses import NOISE
 from rooffloor.validate.transfer.verdict import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED, VERDICTS
 

@@ -20,7 +20,7 @@ from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Estimate
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements import load
 from rooffloor.validate.measurements.given_specs import read_gpu, read_shapes
 from rooffloor.validate.measurements.one_model import OwnRows, named_in

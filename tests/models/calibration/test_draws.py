@@ -15,7 +15,7 @@ from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, gpu_ms
 from rooffloor.models.specs import gpus, shapes
 from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import saved
 
 # ---- floors through the hierarchy -------------------------------------------------------------------------------
 

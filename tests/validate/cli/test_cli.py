@@ -73,7 +73,7 @@ TABLE = """
 import types, validate
 from rooffloor.validate.cli import main as cli
 main._study = lambda options: None
-rooffloor.validate.report.run = types.SimpleNamespace(table=lambda study: types.SimpleNamespace(summary={text}))
+rooffloor.validate.reporting.run = types.SimpleNamespace(table=lambda study: types.SimpleNamespace(summary={text}))
 sys.exit(main.main())
 """
 
@@ -349,7 +349,7 @@ def table(study):
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
 main._study = lambda options: None
-rooffloor.validate.report.run = types.SimpleNamespace(table=table)
+rooffloor.validate.reporting.run = types.SimpleNamespace(table=table)
 sys.exit(main.main())
 """
     done = shell(code, "table")

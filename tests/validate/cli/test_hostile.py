@@ -18,7 +18,7 @@ import pytest
 
 from rooffloor.models.calibration.draws import units
 from rooffloor.validate.cli import main
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements import csvfile
 
 CONFIG: dict[str, Any] = {

@@ -18,8 +18,8 @@ from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.estimates.cell_draws import AS_MEASURED, EXPECTED, IMPUTED, MEASURED, RERUN
 from rooffloor.validate.presentation import numbers as formatting
 from rooffloor.validate.presentation import writers
-from rooffloor.validate.report import run as report_run
-from rooffloor.validate.report.document import FIGURES
+from rooffloor.validate.reporting import run as report_run
+from rooffloor.validate.reporting.document import FIGURES
 
 SCHEMA = json.loads((Path(report_run.__file__).parent / "schemas" / "report.schema.json").read_text())
 HOSTILE = '<script>alert("x")</script>|*b* `c` [d](javascript:e)'

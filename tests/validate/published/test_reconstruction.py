@@ -26,7 +26,7 @@ from rooffloor.validate.published.imputation.inversion import (
 from rooffloor.validate.published.imputation.manifold import TOLERANCE
 from rooffloor.validate.published.imputation.reconstruction import Effort, Part, assemble, sample_part, starts, targets
 from rooffloor.validate.published.printed_figures import PublishedFigures
-from rooffloor.validate.report import run
+from rooffloor.validate.reporting import run
 
 FIGURES = PublishedFigures.load()
 INTERVALS = targets(FIGURES)

@@ -13,7 +13,7 @@ from rooffloor.models.calibration.draws import Posterior, rejoined
 from rooffloor.models.specs import shapes as model_catalog
 from rooffloor.validate.cli import main as cli
 from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.simulation import check as checkrates
 from rooffloor.validate.simulation.family import Planted, measured
 from rooffloor.validate.study.study import Margins

@@ -17,7 +17,7 @@ from rooffloor.models.roof.roofline import Efficiency
 from rooffloor.models.specs import gpus, shapes
 from rooffloor.validate.cli import main as cli
 from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.transfer.plan import outlook as prospects
 from rooffloor.validate.transfer.plan import plan as recalibration
 from rooffloor.validate.transfer.plan.outlook import (

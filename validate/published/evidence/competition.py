@@ -245,7 +245,7 @@ class Competition:
     @property
     def answer(self) -> list[str]:
         """Which structure the published figures support, in sentences."""
-        from rooffloor.validate.report.sections import which_floor
+        from rooffloor.validate.reporting.sections import which_floor
 
         return which_floor.answer(self)
 

@@ -375,7 +375,7 @@ def run(
     imputed_posteriors.npz, and with `accept` > 0 the acceptance on so many simulated studies. Finished parts are kept
     in `out`/.parts: an interrupted run resumes.
     """
-    from rooffloor.validate.fit import evidence
+    from rooffloor.validate.fitting import evidence
     from rooffloor.validate.published.imputation import acceptance
     from rooffloor.validate.study.study import Study
 

@@ -32,7 +32,7 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.estimates.cell_draws import LEVELS, Estimate, tails, weighted_quantiles
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements.csvfile import table_text
 from rooffloor.validate.measurements.given_specs import read_gpu, read_shapes
 from rooffloor.validate.study.study import config_files

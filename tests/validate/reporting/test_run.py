@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED
-from rooffloor.validate.fit import evidence as fitting
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import evidence as fitting
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.published.imputation.reconstruction import load as load_reconstruction
 from rooffloor.validate.published.printed_figures import PublishedFigures
-from rooffloor.validate.report import run as report
-from rooffloor.validate.report import tables as sections
+from rooffloor.validate.reporting import run as report
+from rooffloor.validate.reporting import tables as sections
 from rooffloor.validate.simulation import hypotheses as power
 from rooffloor.validate.study.study import Study
 

@@ -21,7 +21,7 @@ from rooffloor.validate.estimates.cell_draws import (
 from rooffloor.validate.published.imputation.inversion import READINGS
 from rooffloor.validate.published.imputation.reconstruction import Reconstruction
 from rooffloor.validate.published.printed_figures import PublishedFigures
-from rooffloor.validate.report import tables
+from rooffloor.validate.reporting import tables
 
 EVERYTHING = (ANCHOR, SIBLING, SMALL, MOE)
 LABELS = pytest.mark.parametrize("label", [MEASURED, IMPUTED])

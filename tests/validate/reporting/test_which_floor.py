@@ -17,7 +17,7 @@ from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.comparison import comparison as compare
 from rooffloor.validate.comparison.comparison import Comparison
-from rooffloor.validate.fit import evidence as fitting
+from rooffloor.validate.fitting import evidence as fitting
 from rooffloor.validate.presentation import blocks
 from rooffloor.validate.presentation.figures import report
 from rooffloor.validate.published.evidence import competition
@@ -31,7 +31,7 @@ from rooffloor.validate.published.evidence.competition import (
 )
 from rooffloor.validate.published.imputation.acceptance import FEASIBLE_READINGS, ROOF
 from rooffloor.validate.published.imputation.inversion import DISCREPANCIES, GRIDS, Index
-from rooffloor.validate.report.sections import which_floor
+from rooffloor.validate.reporting.sections import which_floor
 from rooffloor.validate.study.study import Study
 
 GPUS = ("H100", "A100-40GB")

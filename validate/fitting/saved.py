@@ -14,7 +14,7 @@ from rooffloor.validate.common.errors import GateError, InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED
 
 if TYPE_CHECKING:
-    from rooffloor.validate.fit.evidence import Evidence
+    from rooffloor.validate.fitting.evidence import Evidence
     from rooffloor.validate.measurements.load import Measurements
     from rooffloor.validate.study.study import Margins, Study
 
@@ -168,7 +168,7 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
 def build(study: "Study", folder: Path | None = None) -> Path:
     """Write the saved draws of a published study beside its data (after `fitting.build_cache`)."""
     from rooffloor.validate.common.files import write_bytes
-    from rooffloor.validate.fit.evidence import gather
+    from rooffloor.validate.fitting.evidence import gather
 
     evidence = gather(study, primary_only=True)
     return write_bytes((folder or study.data.path.parent) / FILE, posterior(evidence).save())

@@ -12,8 +12,8 @@ from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED
-from rooffloor.validate.fit import evidence as fitting
-from rooffloor.validate.fit import saved
+from rooffloor.validate.fitting import evidence as fitting
+from rooffloor.validate.fitting import saved
 from rooffloor.validate.published.imputation import reconstruction
 from rooffloor.validate.study.study import Study
 from rooffloor.validate.transfer import check

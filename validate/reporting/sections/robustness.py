@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rooffloor.validate.hypotheses.robustness import STATEMENTS
 from rooffloor.validate.presentation.blocks import Cell, Column, Fold, Section, Table, Text, items, text_cell
 from rooffloor.validate.presentation.numbers import Record
-from rooffloor.validate.report.sections.hypotheses import of_data
+from rooffloor.validate.reporting.sections.hypotheses import of_data
 
 TITLE = "Do the verdicts stand?"
 FOLDED = "cell left out"

@@ -19,16 +19,16 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common import files
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.estimates.prior_sensitivity import warnings_of
-from rooffloor.validate.fit import saved
-from rooffloor.validate.fit.evidence import Evidence, gather
+from rooffloor.validate.fitting import saved
+from rooffloor.validate.fitting.evidence import Evidence, gather
 from rooffloor.validate.hypotheses.absorption import absorption, hidden_errors, mean_efficiency
 from rooffloor.validate.hypotheses.breakdown import breakdown
 from rooffloor.validate.hypotheses.hypotheses import NOT_TESTED, TESTS
 from rooffloor.validate.hypotheses.robustness import robustness, settled
 from rooffloor.validate.hypotheses.structural import structural
 from rooffloor.validate.published.printed_figures import PublishedFigures
-from rooffloor.validate.report import tables
-from rooffloor.validate.report.sections import which_floor
+from rooffloor.validate.reporting import tables
+from rooffloor.validate.reporting.sections import which_floor
 from rooffloor.validate.simulation import hypotheses
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from rooffloor.validate.presentation.blocks import (
     text_cell,
 )
 from rooffloor.validate.presentation.numbers import Record, decimal, full, is_estimate, label, number, plain, published
-from rooffloor.validate.report.sections import absorption, hypotheses, robustness, which_floor
+from rooffloor.validate.reporting.sections import absorption, hypotheses, robustness, which_floor
 
 MOST_ROWS = 1000
 """Rows of a list of cells that are printed at all; report.json has every one."""
@@ -42,7 +42,7 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
     Parameters
     ----------
     data : mapping
-        The content of report.json (report/schemas/report.schema.json).
+        The content of report.json (reporting/schemas/report.schema.json).
     figures : collection of str
         Keys of the figures there are (`FIGURES`, others come last).
     """

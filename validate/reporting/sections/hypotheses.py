@@ -1,7 +1,7 @@
 """The section "Hypotheses" of a report: each verdict, how often its test is wrong, both schools, every GPU.
 
 Made from `hypotheses` of report.json alone. Whether the verdicts stand under other choices is told by
-validate/report/sections/robustness.py.
+validate/reporting/sections/robustness.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
