@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable
 
+DONE, REFUTED, BAD_INPUT, GATE_FAILED, UNDECIDED = range(5)
+BUG, INTERRUPTED, PIPE_CLOSED, TERMINATED = 70, 130, 141, 143
+"""Exit codes: shells give 128 + the number of the signal that ended a command."""
+
 
 class InputError(ValueError):
     """Input that cannot be used. The message is one line: file, row, column, what was expected."""
