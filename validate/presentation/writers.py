@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.presentation.blocks import Block, Cell, Fold, Image, Items, Section, Table, Text, Verdict
 from rooffloor.validate.presentation.numbers import Record
+from rooffloor.validate.presentation.text_table import text_table
 from rooffloor.validate.reporting import document
 from rooffloor.validate.reporting.sections import hypotheses
 
@@ -200,8 +201,7 @@ def text(data: Record) -> str:
     found = hypotheses.verdicts(data["hypotheses"])
     head = [f"{data['study']['name']}: data {status}"]
     head += _few(textwrap.wrap(" ".join(sentences), WIDTH), 5)
-    width = max((len(name) for name in found), default=0)
-    verdicts = [f"  {name:{width}}  {'  '.join(cell.lines)}" for name, cell in found.items()]
+    verdicts = text_table([(name, "  ".join(cell.lines)) for name, cell in found.items()], indent=2)
     head += ["", f"Verdicts (margins {data['study']['margins']['label']})", *_few(verdicts, 12)]
     if data["table"]:
         heading, *table = table_text(data["table"]).splitlines()
@@ -221,9 +221,8 @@ def table_text(rows: Sequence[Record]) -> str:
     cells = [heads, *(document.table_line(r) for r in _plain(rows))]
     if not any(line[2] for line in cells[1:]):
         cells = [(*line[:2], *line[3:]) for line in cells]
-    widths = [max(len(line[k]) for line in cells) for k in range(len(cells[0]))]
-    lines = ["  " + "  ".join(f"{c:{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join(["Expected MAPE of the grid, percent, with 90 % intervals", *lines]) + "\n"
+    lines = ["Expected MAPE of the grid, percent, with 90 % intervals", *text_table(cells, indent=2)]
+    return "\n".join(lines) + "\n"
 
 
 def _few(lines: list[str], most: int) -> list[str]:
