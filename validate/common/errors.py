@@ -15,6 +15,13 @@ class GateError(RuntimeError):
     """A fit failed its convergence gate (R-hat, ESS, divergences, E-BFMI) after the stated escalation."""
 
 
+class TaskError(RuntimeError):
+    """A task of `runner.run` failed. The message is one line with its key; the traceback of its worker is a note.
+
+    The key is missing where a process on this machine died: it is not known then with which task.
+    """
+
+
 def listed(names: Iterable[object], most: int = 10, longest: int = 60) -> str:
     """Names for a message: the first `most`, each cut to `longest` characters, and how many more there are."""
     texts = [str(name) for name in names]

@@ -17,7 +17,7 @@ from warnings import warn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.validate.common.errors import InputError
+from rooffloor.validate.common.errors import InputError, TaskError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -27,13 +27,6 @@ type Result = dict[str, NDArray[Any]]
 
 _KINDS = "biufcmMSU"
 """Kinds of NumPy dtypes that a file holds without pickle."""
-
-
-class TaskError(RuntimeError):
-    """A task failed. The message is one line with its key; the traceback of its worker is a note.
-
-    The key is missing where a process on this machine died: it is not known then with which task.
-    """
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.common.runner import Result, TaskError, run
+from rooffloor.validate.common.errors import InputError, TaskError
+from rooffloor.validate.common.runner import Result, run
 
 if TYPE_CHECKING:
     import distributed
