@@ -18,6 +18,11 @@ type Interval = tuple[float, float]
 
 SMALL, ANCHOR, SIBLING, MOE = "Llama-3.2-1B", "Llama-3.1-8B", "Qwen2.5-7B", "Qwen1.5-MoE-A2.7B"
 A100, H100, H200 = "A100-40GB", "H100", "H200"
+DENSE = (ANCHOR, SIBLING, SMALL)
+SKUS = (H100, H200, A100)
+BATCHES, CONTEXTS = (1, 2, 4, 8, 16), (512, 2048, 8192)
+"""Axes of a (model, SKU) grid: the study says five by three and names one cell, (16, 8192); the rest is assumed."""
+CELLS = len(BATCHES) * len(CONTEXTS)
 COLUMNS = ("kind", "model", "gpu", "batch", "context", "quantity", "value", "unit", "rounding", "where")
 UNITS = ("percent", "ms")
 

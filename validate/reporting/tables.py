@@ -15,7 +15,7 @@ from rooffloor.validate.estimates.cell_draws import (
     expected_error,
     rerun_error,
 )
-from rooffloor.validate.published.imputation.inversion import READINGS
+from rooffloor.validate.published.imputation.readings import READINGS
 from rooffloor.validate.published.imputation.reconstruction import Reconstruction
 from rooffloor.validate.published.printed_figures import PublishedFigures
 

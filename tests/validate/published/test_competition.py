@@ -20,9 +20,16 @@ from rooffloor.validate.published.evidence.competition import (
 )
 from rooffloor.validate.published.evidence.marginal import Effort, Marginal, marginal
 from rooffloor.validate.published.imputation import aggregates
-from rooffloor.validate.published.imputation.acceptance import FEASIBLE_READINGS, ROOF
-from rooffloor.validate.published.imputation.inversion import DISCREPANCIES, GRIDS, ROOFS, Index, Inversion, Prior
-from rooffloor.validate.published.imputation.reconstruction import targets
+from rooffloor.validate.published.imputation.inversion import Inversion, Prior
+from rooffloor.validate.published.imputation.readings import (
+    DISCREPANCIES,
+    FEASIBLE_READINGS,
+    GRIDS,
+    ROOF,
+    ROOFS,
+    Index,
+    targets,
+)
 from rooffloor.validate.published.printed_figures import PublishedFigures
 
 INTERVALS = targets(PublishedFigures.load())

@@ -11,21 +11,21 @@ from rooffloor.validate.common import resources
 from rooffloor.validate.published.imputation import reconstruction
 from rooffloor.validate.published.imputation.acceptance import Acceptance, simulate
 from rooffloor.validate.published.imputation.acceptance import load as load_acceptance
-from rooffloor.validate.published.imputation.inversion import (
-    CELLS,
+from rooffloor.validate.published.imputation.chains import Effort, Part, sample_part, starts
+from rooffloor.validate.published.imputation.inversion import Inversion
+from rooffloor.validate.published.imputation.manifold import TOLERANCE
+from rooffloor.validate.published.imputation.readings import (
     DISCREPANCIES,
     GRIDS,
     NAMED_CELL,
     READINGS,
     ROOFS,
-    SKUS,
     Index,
-    Inversion,
     row_names,
+    targets,
 )
-from rooffloor.validate.published.imputation.manifold import TOLERANCE
-from rooffloor.validate.published.imputation.reconstruction import Effort, Part, assemble, sample_part, starts, targets
-from rooffloor.validate.published.printed_figures import PublishedFigures
+from rooffloor.validate.published.imputation.reconstruction import assemble
+from rooffloor.validate.published.printed_figures import CELLS, SKUS, PublishedFigures
 from rooffloor.validate.reporting import run
 
 FIGURES = PublishedFigures.load()

@@ -14,12 +14,13 @@ import numpy as np
 from rooffloor.models.roof.roofline import bytes_floor_ms
 from rooffloor.models.specs import gpus
 from rooffloor.models.specs.shapes import load as load_shapes
-from rooffloor.validate.published.bounds.grid_programme import CELLS, RATIO, GridProgramme, grid_programme
+from rooffloor.validate.published.bounds.grid_programme import RATIO, GridProgramme, grid_programme
 from rooffloor.validate.published.bounds.offset_readings import ReadingFeasibility, offset_readings
 from rooffloor.validate.published.bounds.shared_roof import SharedRoof, shared_roof
 from rooffloor.validate.published.printed_figures import (
     A100,
     ANCHOR,
+    CELLS,
     H100,
     H200,
     MOE,

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from rooffloor.models.roof.roofline import bytes_floor_ms
-from rooffloor.validate.published.printed_figures import ANCHOR, Interval, PublishedFigures
+from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, Interval, PublishedFigures
 
 type Floats = NDArray[np.float64]
 
-CELLS = 15
 RATIO = 3.0
 """Largest over smallest step of one grid. The published rises are at most 14.8 ms (8B on the A100), on steps
 that cannot be below 9.6 ms (weights at peak bandwidth): 2.6-fold, if no batch adds more than the longest

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from rooffloor.validate.published.bounds.grid_programme import RATIO, Error, Floats, GridProgramme, errors_of
-from rooffloor.validate.published.printed_figures import A100, ANCHOR, SMALL, PublishedFigures
+from rooffloor.validate.published.printed_figures import A100, ANCHOR, BATCHES, CONTEXTS, SMALL, PublishedFigures
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ READINGS = (
 def offset_readings(
     figures: PublishedFigures | None = None,
     ratio: float = RATIO,
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16),
-    contexts: tuple[int, ...] = (512, 2048, 8192),
+    batches: tuple[int, ...] = BATCHES,
+    contexts: tuple[int, ...] = CONTEXTS,
 ) -> list[ReadingFeasibility]:
     """Which offset of y - T the published self-floor of the 1B on the A100 can be.
 

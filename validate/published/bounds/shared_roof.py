@@ -8,7 +8,16 @@ import numpy as np
 from rooffloor.models.roof.kernels import decode_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.validate.published.bounds.grid_programme import RATIO, Error, Floats, grid_programme
-from rooffloor.validate.published.printed_figures import A100, H100, H200, SMALL, Interval, PublishedFigures
+from rooffloor.validate.published.printed_figures import (
+    A100,
+    BATCHES,
+    CONTEXTS,
+    H100,
+    H200,
+    SMALL,
+    Interval,
+    PublishedFigures,
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,8 @@ def shared_roof(
     figures: PublishedFigures | None = None,
     ratio: float = 1.25,
     rows: tuple[tuple[str, str], ...] = ((SMALL, H100), (SMALL, H200), (SMALL, A100)),
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16),
-    contexts: tuple[int, ...] = (512, 2048, 8192),
+    batches: tuple[int, ...] = BATCHES,
+    contexts: tuple[int, ...] = CONTEXTS,
     compute: bool = False,
     rounds: int = 60,
 ) -> SharedRoof:

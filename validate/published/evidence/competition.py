@@ -22,20 +22,19 @@ from scipy.special import logsumexp
 
 from rooffloor.models.floor.structures import COMBINE, FloorStructure
 from rooffloor.validate.published.evidence.marginal import Effort, marginal
-from rooffloor.validate.published.imputation.acceptance import FEASIBLE_READINGS, ROOF
-from rooffloor.validate.published.imputation.inversion import (
+from rooffloor.validate.published.imputation.inversion import PER_MODEL, Inversion, Prior
+from rooffloor.validate.published.imputation.readings import (
     BOUNDS,
     DISCREPANCIES,
+    FEASIBLE_READINGS,
     GRIDS,
-    PER_MODEL,
-    SKUS,
+    ROOF,
     Index,
-    Inversion,
-    Prior,
+    Intervals,
     row_names,
+    targets,
 )
-from rooffloor.validate.published.imputation.reconstruction import Intervals, targets
-from rooffloor.validate.published.printed_figures import PublishedFigures
+from rooffloor.validate.published.printed_figures import SKUS, PublishedFigures
 
 if TYPE_CHECKING:
     import pandas as pd

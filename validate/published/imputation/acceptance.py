@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.validate.published.imputation.inversion import (
+from rooffloor.validate.published.imputation.chains import Effort, sample_kept, summaries
+from rooffloor.validate.published.imputation.inversion import Inversion
+from rooffloor.validate.published.imputation.readings import (
     DISCREPANCIES,
+    FEASIBLE_READINGS,
     GRIDS,
-    ROOFS,
-    SKUS,
+    ROOF,
     Index,
-    Inversion,
+    Intervals,
+    row_name,
     row_names,
 )
-from rooffloor.validate.published.imputation.reconstruction import Effort, row_name, sample_kept, summaries
-from rooffloor.validate.published.printed_figures import PublishedFigures
+from rooffloor.validate.published.printed_figures import SKUS, PublishedFigures
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FEASIBLE_READINGS = ("median", "least MAPE", "smallest batch", "largest batch", "shortest context", "longest context")
-ROOF = ROOFS[2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +122,7 @@ def _roundings(figures: PublishedFigures) -> dict[str, float]:
 
 def simulate(
     index: Index, gpus: tuple[str, ...], roundings: dict[str, float], rng: np.random.Generator
-) -> tuple[Inversion, NDArray[np.float64], dict[str, tuple[float, float]]]:
+) -> tuple[Inversion, NDArray[np.float64], Intervals]:
     """A study drawn from the prior and its figures, each as the interval that its printed digits stand for.
 
     Returns

@@ -11,10 +11,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from rooffloor.validate.published.printed_figures import CELLS
+
 type Array = NDArray[np.float64]
 type Codes = NDArray[np.int64]
-
-CELLS = 15
 
 LINEAR, RELATIVE_LEAST_SQUARES, MEDIAN, LEAST_MAPE = range(4)
 """How an offset is read off the differences d = y - T of one grid."""

@@ -6,7 +6,6 @@ which `manifold.sample` moves. All grids are block-major: ten (model, GPU) block
 `aggregates`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,145 +17,20 @@ from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, gradient_ms, work_floor_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.published.imputation import aggregates
-from rooffloor.validate.published.imputation.aggregates import CELLS, Tables
+from rooffloor.validate.published.imputation.aggregates import Tables
 from rooffloor.validate.published.imputation.manifold import Manifold
+from rooffloor.validate.published.imputation.readings import (
+    BLOCKS,
+    BOUNDS,
+    NAMED_CELL,
+    READINGS,
+    Index,
+    Intervals,
+    row_names,
+)
+from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, MOE, SKUS
 
 type Array = NDArray[np.float64]
-
-ANCHOR = "Llama-3.1-8B"
-SMALL = "Llama-3.2-1B"
-MOE = "Qwen1.5-MoE-A2.7B"
-DENSE = (ANCHOR, "Qwen2.5-7B", SMALL)
-SKUS = ("H100", "H200", "A100-40GB")
-BLOCKS = (*((model, gpu) for model in DENSE for gpu in SKUS), (MOE, "H100"))
-BOUNDS = (*(f"residual_mape {m} pooled" for m in DENSE), "cell predicted")
-"""Figures that follow from others but for rounding: kept as bounds, not as rows of the manifold."""
-NAMED_CELL = (16.0, 8192.0)
-"""The only (batch, context) that the study names."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Axes of the decode grid. The study says five by three and names one cell, (16, 8192); the rest is assumed."""
-
-    name: str
-    batches: tuple[int, ...]
-    contexts: tuple[int, ...]
-
-    @property
-    def points(self) -> Array:
-        """(batch, context) of each cell, shape (15, 2), batch-major."""
-        return np.array([(b, c) for b in self.batches for c in self.contexts], dtype=float)
-
-
-GRIDS = (
-    Grid("5 batches x 3 contexts", (1, 2, 4, 8, 16), (512, 2048, 8192)),
-    Grid("3 batches x 5 contexts", (1, 4, 16), (512, 1024, 2048, 4096, 8192)),
-)
-
-
-@dataclass(frozen=True)
-class Roof:
-    """A hypothesis on the study's GPU branch T, from lean to rich.
-
-    Attributes
-    ----------
-    latency : bool
-        A fixed time per kernel launch is added.
-    per_gpu : bool
-        Each GPU has its own constants, independent a priori (the study claims one set for all). Then the GPUs are
-        separate problems, coupled only by the pooled figures.
-    free : bool
-        Each cell's T also strays from the roof by a lognormal factor.
-    """
-
-    name: str
-    latency: bool = False
-    per_gpu: bool = False
-    free: bool = False
-
-
-ROOFS = (
-    Roof("three constants"),
-    Roof("three constants + launch latency", latency=True),
-    Roof("constants per GPU", latency=True, per_gpu=True),
-    Roof("free T per cell", latency=True, per_gpu=True, free=True),
-)
-
-
-@dataclass(frozen=True)
-class Discrepancy:
-    """Prior on what roof and floor leave over within one (model, GPU): the share that varies smoothly over the grid."""
-
-    name: str
-    smooth_share: float
-
-
-DISCREPANCIES = (Discrepancy("independent cells", 0.0), Discrepancy("smooth over the grid", 0.8))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How one offset is read off the differences d = y - T of one grid.
-
-    Attributes
-    ----------
-    code : int
-        `LINEAR`, `RELATIVE_LEAST_SQUARES`, `MEDIAN` or `LEAST_MAPE` of `imputation.aggregates`.
-    axis, end : int
-        A linear reading averages the cells at one end (0 least, -1 most) of one axis (0 batch, 1 context); all
-        cells where `axis` is -1.
-    """
-
-    code: int = aggregates.LINEAR
-    axis: int = -1
-    end: int = 0
-
-    def share(self, points: Array) -> Array:
-        """Weights of the cells at `points` (batch, context) in a linear reading, shape (cell,)."""
-        if self.axis < 0:
-            return np.full(len(points), 1.0 / len(points))
-        level = points[:, self.axis]
-        kept = level == np.sort(level)[self.end]
-        return kept / kept.sum()
-
-    def offset(self, y: Array, T: Array, points: Array) -> Array:
-        """Offset of each grid, ms, shape (grid,); y and T of shape (grid, cell) in ms."""
-        share, unused = self.share(points), (np.empty(len(points)), np.empty(len(points)))
-        return np.array(
-            [aggregates.read_offset(a - b, a, self.code, share, *unused) for a, b in zip(y, T, strict=True)]
-        )
-
-
-READINGS: Mapping[str, Reading] = {
-    "mean": Reading(),
-    "relative least squares": Reading(aggregates.RELATIVE_LEAST_SQUARES),
-    "median": Reading(aggregates.MEDIAN),
-    "least MAPE": Reading(aggregates.LEAST_MAPE),
-    "smallest batch": Reading(axis=0, end=0),
-    "largest batch": Reading(axis=0, end=-1),
-    "shortest context": Reading(axis=1, end=0),
-    "longest context": Reading(axis=1, end=-1),
-}
-
-
-@dataclass(frozen=True)
-class Index:
-    """One way of reading the study: grid, offset reading, roof and discrepancy prior."""
-
-    grid: Grid
-    reading: str
-    roof: Roof
-    discrepancy: Discrepancy
-
-    def labels(self) -> dict[str, str]:
-        """The four labels that travel with every imputed grid."""
-        return {
-            "grid": self.grid.name,
-            "reading": self.reading,
-            "roof": self.roof.name,
-            "discrepancy": self.discrepancy.name,
-        }
 
 
 @dataclass(frozen=True)
@@ -236,7 +110,7 @@ class Inversion:
     def __init__(
         self,
         index: Index,
-        targets: Mapping[str, tuple[float, float]],
+        targets: Intervals,
         gpus: tuple[str, ...] = SKUS,
         prior: Prior | None = None,
         floor: FloorStructure = PER_MODEL,
@@ -259,7 +133,7 @@ class Inversion:
         self.unknowns = self.tables.unknowns
         self.size = self.unknowns + len(self.rows)
 
-    def _tables(self, targets: Mapping[str, tuple[float, float]]) -> Tables:
+    def _tables(self, targets: Intervals) -> Tables:
         roof, prior, floor = self.index.roof, self.prior, self.floor
         signed = floor.sharing is None or not floor.positive
         floor_sd = 0.0 if floor.sharing is None else prior.floor_sd_ms if signed else prior.positive_floor_ms[1]
@@ -415,7 +289,7 @@ def _linear_work(work: Work) -> Array:
     return np.stack([-peak["eta_bw"], -peak["eta_fa"], peak["l_half"], peak["latency_ms"]])
 
 
-def _tightened(targets: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+def _tightened(targets: Intervals) -> Intervals:
     """Narrow the named cell's intervals by each other: predicted = measured (1 + error)."""
     out = dict(targets)
     if {"cell measured", "cell predicted", "cell error"} <= set(out):
@@ -427,24 +301,3 @@ def _tightened(targets: Mapping[str, tuple[float, float]]) -> dict[str, tuple[fl
         if low < high and e_low < e_high:
             out["cell measured"], out["cell error"] = (low, high), (e_low, e_high)
     return out
-
-
-def row_names(gpus: tuple[str, ...] = SKUS) -> list[str]:
-    """Names of the figures of some GPUs that `Inversion` can condition on, in a fixed order."""
-    names = [f"anchor_offset {g}" for g in gpus]
-    names += [f"{q} {m} {g}" for q in ("raw_mape", "residual_mape") for m in DENSE for g in gpus]
-    if "H100" in gpus:
-        names += [
-            f"self_floor {MOE}",
-            f"self_floor_mape {MOE}",
-            "cell measured",
-            "cell predicted",
-            "cell error",
-        ]
-        names += [f"step_typical {MOE}", *(f"small_batch_step {m}" for m in DENSE)]
-    if "A100-40GB" in gpus:
-        names += [f"self_floor {SMALL}", f"self_floor_mape {SMALL}"]
-        names += [f"long_context_rise {m}" for m in DENSE]
-    if gpus == SKUS:
-        names += [f"residual_mape {m} pooled" for m in DENSE]
-    return names
