@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rooffloor.models.calibration.draws import Domain, Posterior
+from rooffloor.models.calibration.draws import Calibration, Domain
 from rooffloor.models.specs import gpus
 
 GPUS = ("H100", "H200", "A100-40GB")
@@ -16,11 +16,11 @@ FLOORS = np.array([[1.6, 1.3, 2.0, 19.0], [3.6, 2.9, 3.0, 0.0], [-2.6, 0.0, 5.2,
 POSITIVE = np.abs(FLOORS) + 0.1
 
 
-def toy(n=40, floors=FLOORS, scales=SCALES, noise=0.05, combine="added", q=1.0, **changes) -> Posterior:
+def toy(n=40, floors=FLOORS, scales=SCALES, noise=0.05, combine="added", q=1.0, **changes) -> Calibration:
     """Draws that all say the same: known constants, floors, noise and scales."""
     array = np.where(MEASURED, floors, np.nan)
     cells = {"anchor_batch": 4.0, "anchor_context": 2048.0, "anchor_step_ms": 10.0, "anchor_gpu_ms": 8.0}
-    made = Posterior(
+    made = Calibration(
         gpus=GPUS,
         models=MODELS,
         classes=CLASSES,

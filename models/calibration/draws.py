@@ -4,48 +4,30 @@
 """
 
 import functools
-import io
 import math
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rooffloor.models.calibration.floors import EFFECTS, floor_given
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import EXPERTS, Experts, decode_work, stack_work
+from rooffloor.models.roof.kernels import EXPERTS, Experts, decode_work
 from rooffloor.models.roof.roofline import CONSTANTS, Efficiency, work_ms
-from rooffloor.models.specs import inputs
-from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 
 type Array = NDArray[np.float64]
 
-EFFECTS = {
-    "gpu": ("gpu", (0,)),
-    "class": ("group", (1,)),
-    "gpu, class": ("pair", (0, 1)),
-    "model": ("pair", (2,)),
-    "gpu, model": ("pair", (0, 2)),
-}
-"""Effects behind floors: the prior of their scale (`Priors.floor_sd_...`), and what two pairs that have one alike share
-(0 the SKU, 1 the class, 2 the model)."""
-SCALES = 8192
-"""Points of the scales of the effects, weighed by the floors of each draw."""
-BATCHES = 50
-"""Consecutive batches of draws that are the units of the Monte Carlo error."""
 NOISE_FREEDOM = 4.0
 """So many pairs is the prior spread of noise between pairs worth, beside the measured pairs."""
-LARGEST_FILE = 256 * inputs.MEGABYTE
-"""Bytes of a saved calibration, also once it is unpacked."""
-_GPU_FIELDS = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
+TEXTS = ("anchor", "combine", "experts", "label", "source", "treatment", "stack", "mode")
+ANCHOR = ("anchor_batch", "anchor_context", "anchor_step_ms", "anchor_gpu_ms")
+FLOATS = ("scales", "floor_ms", "noise_relative", "q", *ANCHOR)
+"""Fields that are texts; the cells of the anchor; and all arrays by draw but the constants, weight and unit."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +46,7 @@ class Domain:
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class Calibration:
     """Draws of one calibration.
 
     Attributes
@@ -140,7 +122,7 @@ class Posterior:
             "q": (n,),
             "scales": (n, len(EFFECTS)),
             "unit": (n,),
-            **{name: (n, len(self.anchor_gpu)) for name in _ANCHOR},
+            **{name: (n, len(self.anchor_gpu)) for name in ANCHOR},
         }
         found = {name: np.shape(getattr(self, name)) for name in wanted}
         found |= {name: np.shape(values) for name, values in self.constants.items()}
@@ -157,8 +139,8 @@ class Posterior:
 
     def _check_names(self) -> None:
         """ValueError unless names are single lines of text and stand once."""
-        for name in ("gpus", "models", "classes", *_TEXTS):
-            texts = [getattr(self, name)] if name in _TEXTS else getattr(self, name)
+        for name in ("gpus", "models", "classes", *TEXTS):
+            texts = [getattr(self, name)] if name in TEXTS else getattr(self, name)
             if not all(isinstance(text, str) and text.isprintable() and len(text) <= 200 for text in texts):
                 raise ValueError(f"{name} must be printable text of at most 200 characters")
             if name in ("gpus", "models") and len(set(texts)) != len(texts):
@@ -171,7 +153,7 @@ class Posterior:
         measured = np.isfinite(self.floor_ms)
         floors, noise = self.floor_ms[measured], self.noise_relative[measured]
         low, high = np.transpose([self.domain.batch, self.domain.context, self.domain.parameters])
-        cells = np.stack([getattr(self, name) for name in _ANCHOR])
+        cells = np.stack([getattr(self, name) for name in ANCHOR])
         for good, expected in (
             (bool(measured.any()), "at least one draw of one floor"),
             (bool((measured == measured[:1]).all()), "floors of the same pairs in every draw"),
@@ -192,24 +174,22 @@ class Posterior:
 
     def __repr__(self) -> str:
         return (
-            f"Posterior({self.source}, {self.label}: {len(self.weight)} draws, {len(self.models)} models x "
+            f"Calibration({self.source}, {self.label}: {len(self.weight)} draws, {len(self.models)} models x "
             f"{len(self.gpus)} GPUs, floors {self.combine})"
         )
-
-    # ---- what it predicts ---------------------------------------------------------------------------------------
 
     @functools.cached_property
     def structure(self) -> FloorStructure:
         """Floors per (GPU, model), joined as `combine` says."""
         return FloorStructure("gpu, model", self.combine)
 
-    def rows(self, keep: NDArray[np.int64]) -> "Posterior":
+    def rows(self, keep: NDArray[np.int64]) -> "Calibration":
         """Some of the draws (their numbers, repeats allowed), equally weighted."""
-        arrays = {name: getattr(self, name)[keep] for name in (*_FLOATS, "unit")}
+        arrays = {name: getattr(self, name)[keep] for name in (*FLOATS, "unit")}
         constants = {name: values[keep] for name, values in self.constants.items()}
         return replace(self, constants=constants, weight=np.full(len(keep), 1.0 / len(keep)), **arrays)
 
-    def without(self, model: str) -> "Posterior":
+    def without(self, model: str) -> "Calibration":
         """The same draws without one model's floors and noise; the anchor stays."""
         if model == self.anchor or model not in self.models:
             return self
@@ -253,26 +233,12 @@ class Posterior:
         return np.asarray(work_ms(work, self.efficiency(gpu.name, rng)))
 
     def floor_of(self, gpu: str, model: str, klass: str, rng: np.random.Generator) -> Array:
-        """Floor of a model on a SKU, ms, [draw].
-
-        Notes
-        -----
-        A measured pair has its own draws. Any other floor is drawn given those of the measured pairs and `scales`: all
-        floors (their logarithms where H >= 0) are jointly normal with the effects of `EFFECTS`. A class or SKU that
-        was never measured thus widens the floor by what classes and SKUs differ, instead of borrowing one.
-        """
+        """Floor of a model on a SKU, ms, [draw]: a measured pair's own, or drawn given those (`floors.floor_given`)."""
         if self.measured(gpu, model):
             return self.floor_ms[:, self.gpus.index(gpu), self.models.index(model)]
-        pairs = self._pairs
-        covariance = _covariance([*pairs, (gpu, klass, model)], self.scales, self.priors, self.structure)
-        mean, _ = floor_level(self.priors, self.structure)
-        gain = np.linalg.solve(covariance[:, :-1, :-1], covariance[:, :-1, -1:])[..., 0]
         floors = np.stack([self.floor_ms[:, g, m] for g, m in self._codes], -1)
-        values = np.log(floors) if self.structure.positive else floors
-        centre = mean + (gain * (values - mean)).sum(-1)
-        left = covariance[:, -1, -1] - (gain * covariance[:, :-1, -1]).sum(-1)
-        drawn = centre + np.sqrt(left.clip(0.0)) * rng.standard_normal(len(centre))
-        return np.asarray(np.exp(drawn) if self.structure.positive else drawn)
+        pairs = [(self.gpus[g], self.classes[m], self.models[m]) for g, m in self._codes]
+        return floor_given(pairs, floors, (gpu, klass, model), self.scales, self.structure, rng, self.priors)
 
     def noise_of(self, gpu: str, model: str, rng: np.random.Generator) -> Array:
         """Relative sd of a measured step, [draw]: the pair's own, or log-normal around those of the measured pairs."""
@@ -292,333 +258,8 @@ class Posterior:
     def _codes(self) -> list[tuple[int, int]]:
         return [(g, m) for g, m in np.ndindex(len(self.gpus), len(self.models)) if np.isfinite(self.floor_ms[0, g, m])]
 
-    @functools.cached_property
-    def _pairs(self) -> list[tuple[str, str, str]]:
-        return [(self.gpus[g], self.classes[m], self.models[m]) for g, m in self._codes]
 
-    # ---- files --------------------------------------------------------------------------------------------------
-
-    def save(self) -> bytes:
-        """The content of an .npz file."""
-        specs = [self.specs[g] for g in self.gpus]
-        arrays: dict[str, Any] = {
-            "version": np.array(1),
-            "texts": np.array([getattr(self, name) for name in _TEXTS]),
-            "gpus": np.array(self.gpus),
-            "models": np.array(self.models),
-            "classes": np.array(self.classes),
-            "spec": np.array([[getattr(s, name) for name in _GPU_FIELDS] for s in specs]),
-            "domain": np.array([self.domain.batch, self.domain.context, self.domain.parameters]),
-            "unit": self.unit.astype(np.int32),
-            "anchor_gpu": self.anchor_gpu.astype(np.int16),
-            "weight": self.weight,
-        }
-        floats = {f"constant_{name}": values for name, values in self.constants.items()}
-        floats |= {name: getattr(self, name) for name in _FLOATS}
-        arrays |= {name: values.astype(np.float32) for name, values in floats.items()}
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)
-        return buffer.getvalue()
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Posterior":
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            The file cannot be read or is no saved calibration; the message names it.
-        """
-        file = Path(path)
-        try:
-            inputs.check(file, LARGEST_FILE)
-            with zipfile.ZipFile(file) as members:
-                if sum(member.file_size for member in members.infolist()) > LARGEST_FILE:
-                    raise ValueError(f"{inputs.too_large(LARGEST_FILE)} once unpacked")
-            with np.load(file, allow_pickle=False) as stored:
-                a = {name: stored[name] for name in stored.files}
-            if int(a["version"]) != 1:
-                raise ValueError(f"version {int(a['version'])} of the format is not known")
-            texts: dict[str, Any] = dict(zip(_TEXTS, a["texts"].tolist(), strict=True))
-            gpus, models, classes = (tuple(a[name].tolist()) for name in ("gpus", "models", "classes"))
-            batch, context, parameters = ((float(low), float(high)) for low, high in a["domain"])
-            constants = {n.removeprefix("constant_"): _double(v) for n, v in a.items() if n.startswith("constant_")}
-            for name in ("eta_tc", "eta_bw", "eta_fa"):
-                if name in constants:
-                    constants[name] = constants[name].clip(max=1.0)
-            known: dict[str, Any] = {name: _double(a[name]) for name in _FLOATS}
-            return cls(
-                gpus=gpus,
-                models=models,
-                classes=classes,
-                constants=constants,
-                weight=_weight(a["weight"]),
-                unit=a["unit"].astype(np.int64),
-                anchor_gpu=a["anchor_gpu"].astype(np.int64),
-                specs={g: _spec(g, row) for g, row in zip(gpus, a["spec"], strict=True)},
-                domain=Domain(batch, context, parameters),
-                **texts,
-                **known,
-            )
-        except _UNREADABLE as found:
-            why = " ".join(str(found).split())
-            raise ValueError(f"{inputs.called(file)}: expected a posterior.npz of rooffloor ({why[:120]})") from found
-
-
-def rejoined(posterior: Posterior, combine: str, rng: np.random.Generator) -> tuple[Posterior, float]:
-    """The same constants with the anchor's floors fitted anew to its cells, joined in another way.
-
-    Parameters
-    ----------
-    combine : str
-        A key of `floors.COMBINE`. Where it leaves q free, q is drawn given the anchor's cells alone.
-
-    Returns
-    -------
-    Posterior
-        Of the anchor alone: floors of other models are not refitted.
-    float
-        Log density of the anchor's steps under these floors, mean over the draws of the constants. The constants are as
-        calibrated: under the joining that they were fitted with it is higher than a fit under the other would find.
-    """
-    from rooffloor.models.inference.one_pair import fit_floors
-
-    structure = FloorStructure("gpu, model", combine)
-    used = np.unique(posterior.anchor_gpu)
-    fit = fit_floors(
-        np.searchsorted(used, posterior.anchor_gpu),
-        posterior.anchor_gpu_ms,
-        posterior.anchor_step_ms,
-        structure,
-        rng,
-        floor_prior=floor_level(posterior.priors, structure),
-        noise_prior=noise_level(posterior.priors),
-    )
-    shape = (len(posterior.weight), len(posterior.gpus), 1)
-    floors, noises = np.full(shape, np.nan), np.full(shape, np.nan)
-    floors[:, used, 0], noises[:, used, 0] = fit.floor_ms, fit.noise_relative
-    klass = posterior.anchor_class
-    pairs = [(posterior.gpus[g], klass, posterior.anchor) for g in used]
-    anew = replace(
-        posterior,
-        models=(posterior.anchor,),
-        classes=(klass,),
-        floor_ms=floors,
-        noise_relative=noises,
-        combine=combine,
-        q=fit.q,
-        scales=floor_scales(pairs, fit.floor_ms, structure, rng, posterior.priors),
-    )
-    top = fit.log_evidence.max()
-    return anew, float(top + np.log(posterior.weight @ np.exp(fit.log_evidence - top)))
-
-
-def of_anchor(
-    cells: Cells,
-    shapes: ModelShapes,
-    klass: str,
-    constants: Mapping[str, Array],
-    specs: Mapping[str, GpuSpec],
-    rng: np.random.Generator,
-    *,
-    combine: str = "added",
-    experts: Experts = "active",
-    priors: Priors = DEFAULT_PRIORS,
-    **said: str,
-) -> Posterior:
-    """A calibration from the cells of one model: floors and noise of each SKU given draws of the constants.
-
-    Parameters
-    ----------
-    cells : Cells
-        Of one model, with steps; SKUs in the order of their codes.
-    constants : mapping of constant to array [draw]
-        The same for all SKUs.
-    said
-        `label`, `source`, `treatment`, `stack` and `mode` of the posterior.
-    """
-    from rooffloor.models.inference.one_pair import fit_floors
-
-    assert cells.step_ms is not None
-    (anchor,) = cells.models
-    count = len(next(iter(constants.values())))
-    own: dict[str, Any] = {name: values[:, None] for name, values in constants.items()}
-    work = stack_work(cells, {anchor: shapes}, specs, experts=experts)
-    T = np.broadcast_to(work_ms(work, Efficiency(**own)), (count, len(cells)))
-    every = {name: np.tile(getattr(cells, name), (count, 1)) for name in ("batch", "context", "step_ms")}
-    structure = FloorStructure("gpu, model", combine)
-    fit = fit_floors(
-        cells.gpu_code,
-        T,
-        every["step_ms"],
-        structure,
-        rng,
-        floor_prior=floor_level(priors, structure),
-        noise_prior=noise_level(priors),
-        known_sd_ms=0.0 if cells.step_sd_ms is None else cells.step_sd_ms,
-    )
-    texts: dict[str, Any] = {"treatment": "anchor alone"} | said
-    return Posterior(
-        gpus=cells.gpus,
-        models=(anchor,),
-        classes=(klass,),
-        anchor=anchor,
-        constants={name: np.repeat(values[:, None], len(cells.gpus), 1) for name, values in constants.items()},
-        floor_ms=fit.floor_ms[..., None],
-        noise_relative=fit.noise_relative[..., None],
-        combine=combine,
-        q=fit.q,
-        scales=floor_scales([(g, klass, anchor) for g in cells.gpus], fit.floor_ms, structure, rng, priors),
-        weight=np.full(count, 1.0 / count),
-        unit=np.arange(count) * BATCHES // count,
-        anchor_gpu=cells.gpu_code,
-        anchor_batch=every["batch"],
-        anchor_context=every["context"],
-        anchor_step_ms=every["step_ms"],
-        anchor_gpu_ms=T,
-        specs={g: specs[g] for g in cells.gpus},
-        experts=experts,
-        domain=Domain.of(cells.batch, cells.context, [shapes.parameters]),
-        **texts,
-    )
-
-
-def floor_scales(
-    pairs: Sequence[tuple[str, str, str]],
-    floor_ms: Array,
-    structure: FloorStructure,
-    rng: np.random.Generator,
-    priors: Priors = DEFAULT_PRIORS,
-) -> Array:
-    """Scales of the effects behind the floors, given the floors: [draw, effect], ms or of the logarithm.
-
-    Parameters
-    ----------
-    pairs : sequence of (gpu, class, model)
-    floor_ms : array [draw, pair]
-
-    Notes
-    -----
-    Priors as in `Priors`, half-t or half-normal. Points come from the prior, and in a second round half of them from a
-    log-normal around what the first round chose; each draw takes one, with probability proportional to the joint normal
-    density of its floors times the prior over the density of the points. Points are common to all draws.
-    """
-    mean, _ = floor_level(priors, structure)
-    values = (np.log(floor_ms) if structure.positive else floor_ms) - mean
-    tops = np.array([_scale(priors, structure, prior) for prior, _ in EFFECTS.values()])
-
-    def half(number: int) -> Array:
-        size = (number, len(EFFECTS))
-        return np.abs(rng.standard_normal(size) if structure.positive else rng.standard_t(3, size)) * tops
-
-    points = half(SCALES // 4)
-    first = np.log(points[_chosen(pairs, values, points, np.zeros(len(points)), structure, rng, priors)])
-    centre, root = first.mean(0), 1.5 * np.linalg.cholesky(np.cov(first.T) + 0.01 * np.eye(len(EFFECTS)))
-    logs = np.concatenate(
-        [np.log(half(SCALES // 2)), centre + rng.standard_normal((SCALES // 2, len(EFFECTS))) @ root.T]
-    )
-    white = np.linalg.solve(root, (logs - centre).T)
-    around = -0.5 * (white**2).sum(0) - np.log(np.diag(root)).sum() - 0.5 * len(EFFECTS) * np.log(2.0 * np.pi)
-    points = np.exp(logs)
-    if structure.positive:
-        density = 0.5 * np.log(2.0 / np.pi) - np.log(tops) - 0.5 * (points / tops) ** 2
-    else:
-        density = np.log(4.0 / (np.pi * np.sqrt(3.0) * tops)) - 2.0 * np.log1p((points / tops) ** 2 / 3.0)
-    prior = (density + logs).sum(-1)  # of the logarithm
-    weight = prior - np.logaddexp(prior, around)
-    return points[_chosen(pairs, values, points, weight, structure, rng, priors)]
-
-
-def _chosen(
-    pairs: Sequence[tuple[str, str, str]],
-    values: Array,
-    points: Array,
-    log_weight: Array,
-    structure: FloorStructure,
-    rng: np.random.Generator,
-    priors: Priors,
-) -> NDArray[np.int64]:
-    """A point for each draw, with probability proportional to its weight and the density of that draw's floors."""
-    best, chosen = np.full(len(values), -np.inf), np.zeros(len(values), dtype=np.int64)
-    for start in range(0, len(points), _CHUNK):
-        some = slice(start, start + _CHUNK)
-        root = np.linalg.cholesky(_covariance(pairs, points[some], priors, structure))
-        white = np.linalg.solve(root, np.broadcast_to(values.T, (len(root), *values.T.shape)))
-        log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
-        log += log_weight[some, None] + rng.gumbel(size=log.shape)
-        top = log.argmax(0)
-        better = np.take_along_axis(log, top[None], 0)[0] > best
-        chosen[better] = start + top[better]
-        best = np.maximum(best, log.max(0))
-    return chosen
-
-
-_CHUNK = 256
-
-
-def _scale(priors: Priors, structure: FloorStructure, effect: str) -> float:
-    return float(getattr(priors, f"floor_sd_{effect}{'' if structure.positive else '_ms'}"))
-
-
-def floor_level(priors: Priors, structure: FloorStructure) -> tuple[float, float]:
-    """Mean and sd of the level common to all floors, ms or of the logarithm."""
-    middle, sd = priors.floor_overall if structure.positive else priors.floor_overall_ms
-    return float(np.log(middle)) if structure.positive else middle, sd
-
-
-def noise_level(priors: Priors) -> tuple[float, float]:
-    """Mean and sd of the logarithm of the relative noise of a model before any cell is seen."""
-    median, sd = priors.noise_relative
-    return float(np.log(median)), sd
-
-
-def _covariance(
-    pairs: Sequence[tuple[str, str, str]], scales: Array, priors: Priors, structure: FloorStructure
-) -> Array:
-    """Covariance of floors of pairs (gpu, class, model) [row of scales, pair, pair]."""
-    same = [np.array([[a[i] == b[i] for b in pairs] for a in pairs], dtype=float) for i in range(3)]
-    total = np.full((len(scales), len(pairs), len(pairs)), floor_level(priors, structure)[1] ** 2)
-    for k, (_, shared) in enumerate(EFFECTS.values()):
-        total = total + scales[:, k, None, None] ** 2 * np.prod([same[i] for i in shared], axis=0)
-    return np.asarray(total + 1e-6 * np.eye(len(pairs)))
-
-
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    EOFError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,  # encrypted, or a compression that zipfile does not know
-    SyntaxError,
-    tokenize.TokenError,  # both of the header of an array
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What NumPy and zipfile raise over a file that is no .npz of ours."""
-_TEXTS = ("anchor", "combine", "experts", "label", "source", "treatment", "stack", "mode")
-_ANCHOR = ("anchor_batch", "anchor_context", "anchor_step_ms", "anchor_gpu_ms")
-_FLOATS = ("scales", "floor_ms", "noise_relative", "q", *_ANCHOR)
-
-
-def _spec(gpu: str, row: Array) -> GpuSpec:
-    peak, bandwidth, memory, l2 = map(float, row)
-    return GpuSpec(gpu, peak, bandwidth, memory, l2)
-
-
-def _double(values: Any) -> Array:
-    return np.asarray(values, dtype=np.float64)
-
-
-def _weight(values: Array) -> Array:
-    """Weights that sum to 1, of weights that are at least numbers of 0 or more (else as they are)."""
-    total = _double(values).sum()
-    return _double(values) / total if 0 < total < np.inf else _double(values)
-
-
-def units(posterior: Posterior, count: int) -> NDArray[np.int64]:
+def units(calibration: Calibration, count: int) -> NDArray[np.int64]:
     """Rows of `count` draws of the constants, one per unit or batch, in equal steps of the cumulated weight."""
     position = (np.arange(count) + 0.5) / count
-    return np.searchsorted(np.cumsum(posterior.weight), position).clip(0, len(posterior.weight) - 1)
+    return np.searchsorted(np.cumsum(calibration.weight), position).clip(0, len(calibration.weight) - 1)

@@ -1,6 +1,11 @@
-"""Numbers of the priors: `bayes` samples under them, `prior` draws and scores them, `quadrature` integrates."""
+"""Numbers of the priors, and how they make floors and noise: sampled, integrated and drawn from in this room."""
 
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+type Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,38 @@ class Priors:
     noise_spread: float = 0.5
     noise_ms: tuple[float, float] = (0.1, 1.0)
     student_nu: tuple[float, float] = (2.0, 0.1)
+
+    def floor_level(self, positive: bool) -> tuple[float, float]:
+        """Mean and sd of the level common to all floors: ms, or (`positive`) of the logarithm of floors H >= 0."""
+        middle, sd = self.floor_overall if positive else self.floor_overall_ms
+        return float(np.log(middle)) if positive else middle, sd
+
+    def floor_scale(self, effect: str, positive: bool) -> float:
+        """Scale of the prior of the sd of an effect ("gpu", "group" or "pair") on floors, as in `floor_level`."""
+        return float(getattr(self, f"floor_sd_{effect}{'' if positive else '_ms'}"))
+
+    def noise_level(self) -> tuple[float, float]:
+        """Mean and sd of the logarithm of the relative noise of a model before any cell is seen."""
+        median, sd = self.noise_relative
+        return float(np.log(median)), sd
+
+    def draw_floor(self, floor_ms: Array, covariance: Array, positive: bool, rng: np.random.Generator) -> Array:
+        """A floor given others, ms, [...]; all (their logarithms where `positive`) are jointly normal.
+
+        Parameters
+        ----------
+        floor_ms : array [..., floor], ms
+            The others.
+        covariance : array [..., floor + 1, floor + 1]
+            Of all, the floor to draw last.
+        """
+        mean, _ = self.floor_level(positive)
+        values = np.log(floor_ms) if positive else floor_ms
+        gain = np.linalg.solve(covariance[..., :-1, :-1], covariance[..., :-1, -1:])[..., 0]
+        centre = mean + (gain * (values - mean)).sum(-1)
+        left = covariance[..., -1, -1] - (gain * covariance[..., :-1, -1]).sum(-1)
+        drawn = centre + np.sqrt(left.clip(0.0)) * rng.standard_normal(centre.shape)
+        return np.asarray(np.exp(drawn) if positive else drawn)
 
 
 DEFAULT_PRIORS = Priors()

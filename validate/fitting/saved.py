@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rooffloor.models.calibration.draws import Domain, Posterior, floor_scales, of_anchor
+from rooffloor.models.calibration import store
+from rooffloor.models.calibration.draws import Calibration, Domain
+from rooffloor.models.calibration.floors import floor_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.specs.inputs import called
 from rooffloor.validate.common import resources
@@ -26,7 +28,7 @@ DRAWS = 800
 """Draws kept of a fit to measured cells."""
 
 
-def posterior(evidence: "Evidence") -> Posterior:
+def posterior(evidence: "Evidence") -> Calibration:
     """The primary treatment of a study as plain draws.
 
     Imputed studies keep `PER_UNIT` draws of each imputation, measured ones all draws of the report.
@@ -59,7 +61,7 @@ def posterior(evidence: "Evidence") -> Posterior:
 
     sizes = [names.shapes(m).parameters for m in cells.models]
     weight = draws.weight[keep]
-    return Posterior(
+    return Calibration(
         gpus=cells.gpus,
         models=cells.models,
         classes=tuple(draws.classes[m] for m in cells.models),
@@ -88,7 +90,7 @@ def posterior(evidence: "Evidence") -> Posterior:
     )
 
 
-def load(study: str | Path) -> Posterior:
+def load(study: str | Path) -> Calibration:
     """Saved draws of a study, without fitting anything.
 
     Parameters
@@ -107,7 +109,7 @@ def load(study: str | Path) -> Posterior:
         )
     file = path / FILE if path.is_dir() else path
     try:
-        return Posterior.load(file)
+        return store.load(file)
     except ValueError as error:
         raise InputError(str(error)) from error
 
@@ -120,7 +122,7 @@ def margins(study: str | Path) -> "Margins | None":
     return Study.load(study).margins if (folder / "study.toml").is_file() else None
 
 
-def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quiet: bool = True) -> Posterior:
+def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quiet: bool = True) -> Calibration:
     """Fit the constants to one model's measured cells, and its floor and noise on each GPU given them.
 
     Parameters
@@ -135,6 +137,7 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
     GateError
         The fit failed its convergence gate.
     """
+    from rooffloor.models.calibration.anchor import of_anchor
     from rooffloor.models.inference.sampling import GateFailure, compile_model, fit_gated, thin
     from rooffloor.models.inference.step_model import build_model
     from rooffloor.models.roof.kernels import stack_work
@@ -171,4 +174,4 @@ def build(study: "Study", folder: Path | None = None) -> Path:
     from rooffloor.validate.fitting.evidence import gather
 
     evidence = gather(study, primary_only=True)
-    return write_bytes((folder or study.data.path.parent) / FILE, posterior(evidence).save())
+    return write_bytes((folder or study.data.path.parent) / FILE, store.to_npz(posterior(evidence)))

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.models.calibration.draws import Posterior, of_anchor
+from rooffloor.models.calibration.anchor import of_anchor
+from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.roof.kernels import decode_work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
@@ -67,13 +68,13 @@ def planted(
     sets: int,
     *,
     draws: int = 300,
-    calibration: Posterior | None = None,
+    calibration: Calibration | None = None,
 ) -> list[Family]:
     """Families of data sets in which the truth holds, fitted beside a calibration.
 
     Parameters
     ----------
-    calibration : Posterior, optional
+    calibration : Calibration, optional
         Judges all of them; the constants and anchor's floors of one of its draws are true in each. Default: one with
         the constants of `power.CONSTANTS`, which are the true ones, and floors fitted to simulated cells of the anchor.
     """
@@ -85,8 +86,8 @@ def planted(
 
 
 def _of_draw(
-    truth: Planted, calibration: Posterior, rng: np.random.Generator
-) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Posterior]:
+    truth: Planted, calibration: Calibration, rng: np.random.Generator
+) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Calibration]:
     """Arguments of `family.family` where one draw of the calibration is the truth."""
     one = calibration.rows(rng.choice(len(calibration.weight), 1, p=calibration.weight))
     shapes = model_catalog.load(truth.model)
@@ -115,7 +116,7 @@ def _slower(efficiency: Efficiency, truth: Planted) -> Efficiency:
 
 def measured(
     truth: Planted, rng: np.random.Generator, draws: int
-) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Posterior]:
+) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Calibration]:
     """Arguments of `family.family` for one data set."""
     floor = rng.uniform(2.0, 6.0, len(truth.gpus))
     anchor = _steps(ANCHOR, GRID, truth, floor, CONSTANTS, ())

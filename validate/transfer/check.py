@@ -15,14 +15,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooffloor.models.calibration.draws import Posterior, rejoined, units
+from rooffloor.models.calibration.anchor import rejoined
+from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
-from rooffloor.validate.estimates.cell_draws import IMPUTED, Estimate
+from rooffloor.validate.estimates.cell_draws import IMPUTED
+from rooffloor.validate.estimates.estimate import Estimate
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements import load
-from rooffloor.validate.measurements.given_specs import read_gpu, read_shapes
+from rooffloor.validate.measurements.given_specs import load_gpu, load_model
 from rooffloor.validate.measurements.one_model import OwnRows, named_in
 from rooffloor.validate.simulation import check as checkrates
 from rooffloor.validate.study.study import Margins
@@ -64,7 +66,7 @@ class Check:
         By GPU and overall.
     family : Family
         Posterior of floors and noise behind it.
-    posterior : Posterior
+    posterior : Calibration
         The calibration.
     cells : list of dict
         Measured and predicted step of every cell, ms.
@@ -74,7 +76,7 @@ class Check:
 
     result: Verdict
     family: Family
-    posterior: Posterior
+    posterior: Calibration
     cells: list[dict[str, Any]]
     data: dict[str, Any]
 
@@ -113,10 +115,10 @@ class Check:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Probabilities of the verdicts, by GPU and overall; the title names the cells and the calibration."""
-        from rooffloor.validate.presentation.figures import report
+        from rooffloor.validate.presentation.figures.check import verdicts
         from rooffloor.validate.transfer.page import label
 
-        return report.verdicts(self.data | {"label": label(self.data)}, ax=ax)
+        return verdicts(self.data | {"label": label(self.data)}, ax=ax)
 
     @property
     def datatree(self) -> "xr.DataTree":
@@ -163,7 +165,7 @@ def check(
     measured: "str | Path | pd.DataFrame",
     *,
     gpu: "str | Path | GpuSpec | None" = None,
-    study: str | Path | Posterior = DEFAULT_STUDY,
+    study: str | Path | Calibration = DEFAULT_STUDY,
     anchor: str | None = None,
     margins: Margins | None = None,
     model: str | None = None,
@@ -184,7 +186,7 @@ def check(
         Rows of batch, context, step_ms; `model` and `gpu` may be left out where `shapes` and `gpu` say them.
     gpu : name, TOML file or GpuSpec, optional
         Of rows without a column gpu; else only rows of this GPU count.
-    study : name of an embedded study, a posterior.npz, a report's folder, or a Posterior
+    study : name of an embedded study, a posterior.npz, a report's folder, or a Calibration
         The calibration.
     anchor : str, optional
         Calibrate on this model's rows of the same file instead (a fit of half a minute).
@@ -208,16 +210,18 @@ def check(
     GateError
         The fit of `anchor` failed its gate.
     """
-    own = read_shapes(shapes)
-    spec = None if gpu is None else read_gpu(gpu)
+    own = load_model(shapes)
+    spec = None if gpu is None else load_gpu(gpu)
     found, own = OwnRows(own, spec, model, anchor, format, stack, mode).read(measured)
     if anchor is not None:
         calibration = saved.calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet)
     else:
-        calibration = study if isinstance(study, Posterior) else saved.load(study)
+        calibration = study if isinstance(study, Calibration) else saved.load(study)
     klass = None if klass is None else domain.known_class(klass, calibration)
     margins = (
-        margins or (saved.margins(study) if anchor is None and not isinstance(study, Posterior) else None) or Margins()
+        margins
+        or (saved.margins(study) if anchor is None and not isinstance(study, Calibration) else None)
+        or Margins()
     )
     cells, repeats = found.averaged(own.name)
     specs = {name: found.gpus[name] for name in cells.gpus}
@@ -259,7 +263,7 @@ def check(
 
 
 def _as_calibrated(
-    cells: Cells, specs: Mapping[str, GpuSpec], calibration: Posterior
+    cells: Cells, specs: Mapping[str, GpuSpec], calibration: Calibration
 ) -> tuple[Cells, dict[str, GpuSpec]]:
     """GPUs under the names that the calibration has for them."""
     names = {gpu: domain.known_gpu(spec, calibration)[0] for gpu, spec in specs.items()}
@@ -303,7 +307,7 @@ def _settled(
 # ---- what is said ---------------------------------------------------------------------------------------------------
 
 
-def _rows(found: Family, repeats: Sequence[int], calibration: Posterior) -> list[dict[str, Any]]:
+def _rows(found: Family, repeats: Sequence[int], calibration: Calibration) -> list[dict[str, Any]]:
     """Measured and predicted step of every cell."""
     draws = found.draws
     predicted = draws.gpu_ms + draws.anchor_floor_ms
@@ -331,7 +335,7 @@ def _rows(found: Family, repeats: Sequence[int], calibration: Posterior) -> list
     return rows
 
 
-def _calibration(p: Posterior) -> dict[str, Any]:
+def _calibration(p: Calibration) -> dict[str, Any]:
     return {
         "source": p.source,
         "label": p.label,
@@ -347,7 +351,7 @@ def _calibration(p: Posterior) -> dict[str, Any]:
 
 
 def _outside(
-    calibration: Posterior,
+    calibration: Calibration,
     shapes: ModelShapes,
     specs: Mapping[str, GpuSpec],
     found: Family,
@@ -392,7 +396,7 @@ def _deciding(
     shapes: ModelShapes,
     specs: Mapping[str, GpuSpec],
     rows: Sequence[Mapping[str, Any]],
-    calibration: Posterior,
+    calibration: Calibration,
     seed: int,
 ) -> dict[str, Any] | None:
     """Which further cells would help most with what is open."""

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from rooffloor.models.calibration.draws import Posterior
+from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.specs import gpus as gpu_catalog
 from rooffloor.models.specs import shapes as shape_catalog
 from rooffloor.models.specs.classes import CLASSES
@@ -12,7 +12,7 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError, listed
 
 
-def known_model(shapes: ModelShapes, posterior: Posterior) -> tuple[str, str]:
+def known_model(shapes: ModelShapes, posterior: Calibration) -> tuple[str, str]:
     """The model's name in the calibration, and a reason where only the name agrees.
 
     A name alone lends no floor: shapes that differ from the catalog's under that name are another model.
@@ -29,7 +29,7 @@ def known_model(shapes: ModelShapes, posterior: Posterior) -> tuple[str, str]:
     return f"{shapes.name}, other shapes", f"model: shapes differ from those of {listed.name} that was measured"
 
 
-def known_class(klass: str, posterior: Posterior) -> str:
+def known_class(klass: str, posterior: Calibration) -> str:
     """A class of the calibration, or a default one, as it is spelled there; InputError where there is none."""
     known = {name.casefold(): name for name in (*CLASSES, *posterior.classes)}
     if klass.strip().casefold() not in known:
@@ -40,7 +40,7 @@ def known_class(klass: str, posterior: Posterior) -> str:
     return known[klass.strip().casefold()]
 
 
-def known_gpu(gpu: GpuSpec, posterior: Posterior) -> tuple[str, str]:
+def known_gpu(gpu: GpuSpec, posterior: Calibration) -> tuple[str, str]:
     """The GPU's name in the calibration, and a reason where only the name agrees."""
     try:
         name = gpu.name if gpu.name in posterior.specs else gpu_catalog.load(gpu.name).name
@@ -55,7 +55,7 @@ def _sheet(gpu: GpuSpec) -> tuple[float, ...]:
     return gpu.peak_flops, gpu.bandwidth, gpu.memory_bytes, gpu.l2_bytes
 
 
-def model_reasons(posterior: Posterior, shapes: ModelShapes) -> list[str]:
+def model_reasons(posterior: Calibration, shapes: ModelShapes) -> list[str]:
     """Why a model lies outside: other shapes under a measured name, its size, its number format."""
     low, high = posterior.domain.parameters
     reasons = [known_model(shapes, posterior)[1]]
@@ -66,7 +66,7 @@ def model_reasons(posterior: Posterior, shapes: ModelShapes) -> list[str]:
     return [reason for reason in reasons if reason]
 
 
-def gpu_reasons(posterior: Posterior, gpu: GpuSpec) -> list[str]:
+def gpu_reasons(posterior: Calibration, gpu: GpuSpec) -> list[str]:
     """Why a GPU lies outside: never measured, or another data sheet under a measured name."""
     sku, other = known_gpu(gpu, posterior)
     if other:
@@ -74,7 +74,7 @@ def gpu_reasons(posterior: Posterior, gpu: GpuSpec) -> list[str]:
     return [] if sku in posterior.gpus else [f"GPU: {gpu.name} not measured, calibrated on {', '.join(posterior.gpus)}"]
 
 
-def serving_reasons(posterior: Posterior, stack: str, mode: str) -> list[str]:
+def serving_reasons(posterior: Calibration, stack: str, mode: str) -> list[str]:
     """Why a serving stack or mode lies outside; empty names say nothing."""
     return [
         f"{what}: {asked}, calibrated on {fitted or 'one that is not stated'}"
@@ -83,7 +83,7 @@ def serving_reasons(posterior: Posterior, stack: str, mode: str) -> list[str]:
     ]
 
 
-def cell_reasons(posterior: Posterior, shapes: ModelShapes, batch: float, context: float) -> list[str]:
+def cell_reasons(posterior: Calibration, shapes: ModelShapes, batch: float, context: float) -> list[str]:
     """Why a cell lies outside, beside what holds for all cells of its model and GPU."""
     reasons = []
     for name, value in (("batch", batch), ("context", context)):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.models.calibration.draws import Posterior, floor_level, noise_level, units
+from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.one_pair import FloorFit, fit_floor
 from rooffloor.models.roof.kernels import Experts, decode_work
@@ -85,7 +85,7 @@ def family(
     shapes: ModelShapes,
     cells: Cells,
     gpus: Mapping[str, GpuSpec],
-    posterior: Posterior,
+    posterior: Calibration,
     rng: np.random.Generator,
     *,
     klass: str | None = None,
@@ -99,7 +99,7 @@ def family(
     cells : Cells
         Measured steps of this model alone, one row a cell (`step_ms`, and `step_sd_ms` where known).
     gpus : mapping of the names in `cells` to GpuSpec
-    posterior : Posterior
+    posterior : Calibration
         The calibration.
     klass : str, optional
         Class of the family; default: `classes.default_class`.
@@ -154,7 +154,7 @@ class _Job:
         gpu: str,
         klass: str,
         known: Array,
-        posterior: Posterior,
+        posterior: Calibration,
         rng: np.random.Generator,
     ) -> "_Job":
         at = np.flatnonzero(cells.gpu == gpu)
@@ -165,7 +165,7 @@ class _Job:
         assert cells.step_ms is not None
         return cls(at, T, cells.step_ms[at], known[at], posterior.typical(constants), floor_prior, noise_prior)
 
-    def fit(self, posterior: Posterior, rng: np.random.Generator) -> FloorFit:
+    def fit(self, posterior: Calibration, rng: np.random.Generator) -> FloorFit:
         return fit_floor(
             self.gpu_ms,
             self.step_ms,
@@ -178,7 +178,7 @@ class _Job:
         )
 
 
-def _sharing_noise(jobs: Mapping[str, _Job], posterior: Posterior, rng: np.random.Generator) -> dict[str, _Job]:
+def _sharing_noise(jobs: Mapping[str, _Job], posterior: Calibration, rng: np.random.Generator) -> dict[str, _Job]:
     """The same with noise priors that know the family's other GPUs.
 
     The log noise of a GPU is that of the family give or take `GPU_NOISE`; what a first fit of each of the other GPUs
@@ -226,7 +226,7 @@ def _part(
     floors: tuple[Array, Array, Array],
     noise: Array,
     known_sd_ms: Array,
-    posterior: Posterior,
+    posterior: Calibration,
 ) -> _Part:
     """A part from batch, context and step [draw or 1, cell], T_gpu, its own, the anchor's and the calibrated floor."""
     batch, context, step = (np.broadcast_to(values, gpu_ms.shape) for values in axes)
@@ -236,7 +236,7 @@ def _part(
 
 
 def _priors(
-    posterior: Posterior, gpu: str, klass: str, rng: np.random.Generator
+    posterior: Calibration, gpu: str, klass: str, rng: np.random.Generator
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Mean and sd of the floor (of its logarithm where H >= 0) and of the log noise of a model never measured."""
     floors = posterior.floor_of(gpu, "", klass, rng)
@@ -245,7 +245,7 @@ def _priors(
     return (float(values.mean()), float(values.std())), (float(logs.mean()), float(logs.std()))
 
 
-def _anchors_floor(posterior: Posterior, gpu: str, rng: np.random.Generator) -> tuple[Array, Array]:
+def _anchors_floor(posterior: Calibration, gpu: str, rng: np.random.Generator) -> tuple[Array, Array]:
     """The anchor's floor on a GPU [draw], and its mean given the constants of each draw."""
     drawn = posterior.floor_of(gpu, posterior.anchor, posterior.anchor_class, rng)
     if not posterior.measured(gpu, posterior.anchor):
@@ -257,14 +257,14 @@ def _anchors_floor(posterior: Posterior, gpu: str, rng: np.random.Generator) -> 
         posterior.anchor_step_ms[:, at],
         posterior.structure,
         rng,
-        floor_prior=floor_level(posterior.priors, posterior.structure),
-        noise_prior=noise_level(posterior.priors),
+        floor_prior=posterior.priors.floor_level(posterior.structure.positive),
+        noise_prior=posterior.priors.noise_level(),
         q=posterior.q,
     )
     return drawn, fit.mean_ms
 
 
-def _anchor_part(posterior: Posterior, gpu: str, floor: tuple[Array, Array], rng: np.random.Generator) -> _Part:
+def _anchor_part(posterior: Calibration, gpu: str, floor: tuple[Array, Array], rng: np.random.Generator) -> _Part:
     at = posterior.anchor_gpu == posterior.gpus.index(gpu)
     axes = posterior.anchor_batch[:, at], posterior.anchor_context[:, at], posterior.anchor_step_ms[:, at]
     T = posterior.anchor_gpu_ms[:, at]
@@ -274,7 +274,7 @@ def _anchor_part(posterior: Posterior, gpu: str, floor: tuple[Array, Array], rng
     return _part((posterior.anchor, gpu), axes, T, floors, noise, np.zeros(T.shape[-1]), posterior)
 
 
-def _draws(parts: Sequence[_Part], posterior: Posterior, model: str, klass: str, label: str) -> Draws:
+def _draws(parts: Sequence[_Part], posterior: Calibration, model: str, klass: str, label: str) -> Draws:
     """All parts side by side; floors as what they add to T_gpu."""
 
     def joined(name: str) -> Array:
@@ -313,7 +313,7 @@ def _draws(parts: Sequence[_Part], posterior: Posterior, model: str, klass: str,
     )
 
 
-def _around(parts: Sequence[_Part], posterior: Posterior) -> Around:
+def _around(parts: Sequence[_Part], posterior: Calibration) -> Around:
     """Derivatives of the steps at the posterior means of T_gpu, floors and overlap."""
     q = float(posterior.weight @ posterior.q)
     joins: dict[str, list[Join]] = {"anchor": [], "own": []}

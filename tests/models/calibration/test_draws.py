@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from toy_calibration import CLASSES, FLOORS, GPUS, MEASURED, MODELS, POSITIVE, SCALES, grid, simulated_floors, toy
 
-from rooffloor.models.calibration.draws import EFFECTS, Posterior, floor_scales
+from rooffloor.models.calibration import store
+from rooffloor.models.calibration.floors import EFFECTS, floor_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, gpu_ms
@@ -167,8 +168,8 @@ def test_steps_join_as_the_structure_says(combine, q, expected):
 def test_saved_and_loaded_draws_are_the_same(tmp_path, combine):
     posterior = toy(24, POSITIVE, combine=combine, q=0.6, label="measured", stack="vLLM", mode="graph")
     file = tmp_path / "posterior.npz"
-    file.write_bytes(posterior.save())
-    again = Posterior.load(file)
+    file.write_bytes(store.to_npz(posterior))
+    again = store.load(file)
     for name in ("gpus", "models", "classes", "anchor", "combine", "experts", "domain", "label", "source", "stack"):
         assert getattr(again, name) == getattr(posterior, name)
     for name in ("floor_ms", "noise_relative", "q", "scales", "weight", "anchor_step_ms", "anchor_gpu_ms"):
@@ -176,7 +177,7 @@ def test_saved_and_loaded_draws_are_the_same(tmp_path, combine):
     assert np.array_equal(again.unit, posterior.unit)
     assert again.constants["eta_bw"] == pytest.approx(posterior.constants["eta_bw"], rel=1e-6)
     assert [s.bandwidth for s in again.specs.values()] == [s.bandwidth for s in posterior.specs.values()]
-    assert again.save() == posterior.save()
+    assert store.to_npz(again) == store.to_npz(posterior)
     assert repr(again) == repr(posterior)
 
 
@@ -194,7 +195,7 @@ def test_an_embedded_study_goes_before_a_folder_of_its_name(tmp_path, monkeypatc
 
 
 def arrays() -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(toy(4).save())) as stored:
+    with np.load(io.BytesIO(store.to_npz(toy(4)))) as stored:
         return {name: stored[name] for name in stored.files}
 
 
@@ -229,14 +230,14 @@ def squeezed() -> bytes:
 
 
 def unknown_compression() -> bytes:
-    content = bytearray(toy(4).save())
+    content = bytearray(store.to_npz(toy(4)))
     at = content.rindex(b"PK\x01\x02")
     content[at + 10] = 99
     return bytes(content)
 
 
 def corrupted() -> bytes:
-    content = bytearray(toy(4).save())
+    content = bytearray(store.to_npz(toy(4)))
     start = content.index(b"floor_ms.npy") + 60
     content[start : start + 20] = bytes(20)
     return bytes(content)
@@ -245,8 +246,8 @@ def corrupted() -> bytes:
 HOSTILE = {
     "empty": lambda: b"",
     "text": lambda: b"model,gpu\n",
-    "truncated": lambda: toy(4).save()[:-200],
-    "half": lambda: toy(4).save()[:900],
+    "truncated": lambda: store.to_npz(toy(4))[:-200],
+    "half": lambda: store.to_npz(toy(4))[:900],
     "corrupted": corrupted,
     "compression": unknown_compression,
     "bomb": squeezed,

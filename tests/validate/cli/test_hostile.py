@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from rooffloor.models.calibration.draws import units
+from rooffloor.models.calibration.store import to_npz
 from rooffloor.validate.cli import main
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements import csvfile
@@ -151,7 +152,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study's calibration with few draws: a check takes a fraction of the time."""
     whole = saved.load("transfer-study")
     path = tmp_path_factory.mktemp("few") / "posterior.npz"
-    path.write_bytes(whole.rows(units(whole, 48)).save())
+    path.write_bytes(to_npz(whole.rows(units(whole, 48))))
     return path
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooffloor.models.calibration.draws import Posterior, rejoined
+from rooffloor.models.calibration import store
+from rooffloor.models.calibration.anchor import rejoined
+from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.specs import shapes as model_catalog
 from rooffloor.validate.cli import main as cli
 from rooffloor.validate.common.errors import InputError
@@ -23,7 +25,7 @@ from rooffloor.validate.transfer import page as checkpage
 FAMILY = "Qwen2.5-7B"
 
 
-def simulate(seed: int = 1, draws: int = 300, **truth: Any) -> tuple[pd.DataFrame, Posterior]:
+def simulate(seed: int = 1, draws: int = 300, **truth: Any) -> tuple[pd.DataFrame, Calibration]:
     """Rows of a planted family as a user has them, and the calibration beside it."""
     _, cells, _, posterior = measured(Planted(**truth), np.random.default_rng(seed), draws)
     columns = {"model": cells.model, "gpu": cells.gpu, "batch": cells.batch, "context": cells.context}
@@ -31,12 +33,12 @@ def simulate(seed: int = 1, draws: int = 300, **truth: Any) -> tuple[pd.DataFram
 
 
 @pytest.fixture(scope="module")
-def moved() -> tuple[pd.DataFrame, Posterior]:
+def moved() -> tuple[pd.DataFrame, Calibration]:
     return simulate(floor_ms=3.0)
 
 
 @pytest.fixture(scope="module")
-def found(moved: tuple[pd.DataFrame, Posterior]) -> transfer.Check:
+def found(moved: tuple[pd.DataFrame, Calibration]) -> transfer.Check:
     frame, posterior = moved
     return transfer.check(FAMILY, frame, study=posterior)
 
@@ -48,9 +50,9 @@ def write(folder: Path, frame: pd.DataFrame, name: str = "mine.csv") -> Path:
 
 
 @pytest.fixture
-def npz(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]) -> Path:
+def npz(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]) -> Path:
     path = tmp_path / "posterior.npz"
-    path.write_bytes(moved[1].save())
+    path.write_bytes(store.to_npz(moved[1]))
     return path
 
 
@@ -74,7 +76,7 @@ def test_the_exit_code_is_the_verdict_on_a_planted_family(
     truth: dict[str, Any], verdict: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     frame, posterior = simulate(seed=4, **truth)
-    (tmp_path / "posterior.npz").write_bytes(posterior.save())
+    (tmp_path / "posterior.npz").write_bytes(store.to_npz(posterior))
     path = write(tmp_path, frame)
     arguments = ["check", "--config", FAMILY, "--measurements", str(path), "--study", str(tmp_path), "--json"]
     assert cli.main(arguments) == code
@@ -92,7 +94,7 @@ def test_a_new_floor_comes_with_its_interval_and_its_error_rate(found: transfer.
     assert "were they overlapped, with the same constants, the verdict would be" in " ".join(found.summary.split())
 
 
-def test_three_cells_are_enough_to_say_something_and_never_wrongly_sure(moved: tuple[pd.DataFrame, Posterior]):
+def test_three_cells_are_enough_to_say_something_and_never_wrongly_sure(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     few = frame[frame[["batch", "context"]].apply(tuple, axis=1).isin([(1, 512), (4, 2048), (16, 8192)])]
     said = transfer.check(FAMILY, few, study=posterior)
@@ -130,7 +132,7 @@ def test_where_it_depends_on_how_floors_join_nothing_is_claimed():
 # ---- what a user has ----------------------------------------------------------------------------------------------
 
 
-def test_model_and_gpu_need_no_column_where_options_say_them(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]):
+def test_model_and_gpu_need_no_column_where_options_say_them(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     one = frame[frame["gpu"] == "H100"]
     whole = transfer.check(FAMILY, one, study=posterior)
@@ -140,7 +142,7 @@ def test_model_and_gpu_need_no_column_where_options_say_them(tmp_path: Path, mov
         transfer.check(FAMILY, one[["batch", "context", "step_ms"]], study=posterior)
 
 
-def test_gpu_chooses_rows(moved: tuple[pd.DataFrame, Posterior]):
+def test_gpu_chooses_rows(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     said = transfer.check(FAMILY, frame, gpu="H200", study=posterior)
     assert [row["gpu"] for row in said.per_sku] == ["H200"]
@@ -148,7 +150,7 @@ def test_gpu_chooses_rows(moved: tuple[pd.DataFrame, Posterior]):
         transfer.check(FAMILY, frame, gpu="L40S", study=posterior)
 
 
-def test_rows_of_other_models_are_left_alone_and_a_missing_model_is_named(moved: tuple[pd.DataFrame, Posterior]):
+def test_rows_of_other_models_are_left_alone_and_a_missing_model_is_named(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     both = pd.concat([frame, frame.assign(model="something else")])
     assert transfer.check(FAMILY, both, study=posterior).data["measurements"]["rows"] == len(frame)
@@ -157,7 +159,7 @@ def test_rows_of_other_models_are_left_alone_and_a_missing_model_is_named(moved:
 
 
 def test_a_config_file_goes_by_the_name_that_the_file_has_for_its_model(
-    tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]
+    tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]
 ):
     config = {
         "model_type": "qwen2",
@@ -178,7 +180,7 @@ def test_a_config_file_goes_by_the_name_that_the_file_has_for_its_model(
     assert said.verdict == transfer.RECALIBRATE
 
 
-def test_repeats_are_averaged_and_do_not_count_as_evidence(moved: tuple[pd.DataFrame, Posterior]):
+def test_repeats_are_averaged_and_do_not_count_as_evidence(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     many = pd.concat([frame.assign(repeat=k) for k in range(20)])
     once, often = (transfer.check(FAMILY, f, study=posterior) for f in (frame, many))
@@ -187,7 +189,7 @@ def test_repeats_are_averaged_and_do_not_count_as_evidence(moved: tuple[pd.DataF
     assert "repeats averaged" in often.summary
 
 
-def test_thousands_of_cells_are_taken(moved: tuple[pd.DataFrame, Posterior]):
+def test_thousands_of_cells_are_taken(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     rng, one = np.random.default_rng(3), frame[frame["gpu"] == "H100"]
     pieces = [
@@ -198,7 +200,7 @@ def test_thousands_of_cells_are_taken(moved: tuple[pd.DataFrame, Posterior]):
     assert said.verdict in (transfer.RECALIBRATE, transfer.INDISTINGUISHABLE)
 
 
-def test_on_a_gpu_that_was_never_measured_the_floor_is_predicted_and_said_so(moved: tuple[pd.DataFrame, Posterior]):
+def test_on_a_gpu_that_was_never_measured_the_floor_is_predicted_and_said_so(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     said = transfer.check(FAMILY, frame[frame["gpu"] == "H100"].assign(gpu="L40S", step_ms=30.0), study=posterior)
     reasons = " ".join(said.data["outside"])
@@ -207,7 +209,7 @@ def test_on_a_gpu_that_was_never_measured_the_floor_is_predicted_and_said_so(mov
     assert said.verdict in (transfer.UNDECIDED, transfer.MISMATCH)
 
 
-def test_the_anchor_itself_can_be_checked_anew(moved: tuple[pd.DataFrame, Posterior]):
+def test_the_anchor_itself_can_be_checked_anew(moved: tuple[pd.DataFrame, Calibration]):
     _, posterior = moved
     at = posterior.anchor_gpu == 0
     frame = pd.DataFrame(
@@ -244,7 +246,7 @@ def test_an_anchor_in_the_same_file_is_calibrated_on(tmp_path: Path, capsys: pyt
 # ---- what comes out -----------------------------------------------------------------------------------------------
 
 
-def test_same_seed_same_json(moved: tuple[pd.DataFrame, Posterior], found: transfer.Check):
+def test_same_seed_same_json(moved: tuple[pd.DataFrame, Calibration], found: transfer.Check):
     frame, posterior = moved
     again = transfer.check(FAMILY, frame, study=posterior)
     assert again.data == found.data
@@ -264,7 +266,7 @@ def test_datatree_and_frames_hold_what_the_page_says(found: transfer.Check):
     assert title.endswith("measured cells, judged by the calibration simulated (Llama-3.1-8B, simulated)")
 
 
-def test_page_escapes_names_and_holds_every_cell(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]):
+def test_page_escapes_names_and_holds_every_cell(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     name = "<script>alert(1)</script> $\\frac{"
     said = transfer.check(replace(model_catalog.load(FAMILY), name=name), frame.assign(model=name), study=posterior)
@@ -285,7 +287,7 @@ def test_page_escapes_names_and_holds_every_cell(tmp_path: Path, moved: tuple[pd
     assert cells["label"].str.startswith("measured cells, judged by the calibration simulated").all()
 
 
-def test_formulas_in_cells_csv_are_disarmed(tmp_path: Path, moved: tuple[pd.DataFrame, Posterior]):
+def test_formulas_in_cells_csv_are_disarmed(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     frame = frame[frame["gpu"] == "H100"]
     said = transfer.check(FAMILY, frame, study=replace(posterior, label="=cmd|' /C calc'!A0"))
@@ -315,7 +317,7 @@ def test_committed_draws_are_those_of_the_study(tmp_path: Path):
     from rooffloor.validate.study.study import Study
 
     committed = saved.load("transfer-study")
-    made = Posterior.load(saved.build(Study.load("transfer-study"), tmp_path))
+    made = store.load(saved.build(Study.load("transfer-study"), tmp_path))
     for name in ("floor_ms", "noise_relative", "weight", "anchor_gpu_ms", "scales"):
         np.testing.assert_allclose(getattr(committed, name), getattr(made, name), rtol=1e-5)
 
@@ -396,7 +398,7 @@ def test_what_is_said_needs_no_names_of_the_code(tmp_path: Path):
     assert len(one.splitlines()) <= 38
 
 
-def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Posterior]):
+def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     said = transfer.check(FAMILY, frame, gpu="H100", study=posterior, margins=Margins())
     assert checkpage.text(said.data).count("H100  ") == 2  # of either table

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from toy_calibration import CLASSES, FLOORS, MODELS, grid, simulated_floors, toy
 
-from rooffloor.models.calibration.draws import EFFECTS, Domain, Posterior, floor_scales
+from rooffloor.models.calibration.draws import Calibration, Domain
+from rooffloor.models.calibration.floors import EFFECTS, floor_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import EXPERTS
@@ -24,7 +25,7 @@ from rooffloor.models.specs import gpus, shapes
 from rooffloor.validate.cli import main
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_ready
-from rooffloor.validate.estimates.cell_draws import weighted_quantiles
+from rooffloor.validate.estimates.estimate import weighted_quantiles
 from rooffloor.validate.transfer.prediction.predict import (
     LARGEST_GRID,
     LIGHTEST,
@@ -252,7 +253,7 @@ def test_printed_digits_are_those_of_the_monte_carlo_error(study):
 # ---- coverage ---------------------------------------------------------------------------------------------------
 
 
-def calibration(pairs, floors, noise, scales, n) -> Posterior:
+def calibration(pairs, floors, noise, scales, n) -> Calibration:
     """Draws of a simulated calibration that knows constants, floors and noise of its pairs."""
     names = [tuple(dict.fromkeys(p[i] for p in pairs)) for i in (0, 2)]
     classes = {m: k for _, k, m in pairs}
@@ -263,7 +264,7 @@ def calibration(pairs, floors, noise, scales, n) -> Posterior:
         floor[at], relative[at] = value, sd
     spec = gpus.load("A100-80GB")
     anchor = {f"anchor_{name}": np.ones((n, 1)) for name in ("batch", "context", "step_ms", "gpu_ms")}
-    return Posterior(
+    return Calibration(
         gpus=names[0],
         models=names[1],
         classes=tuple(classes[m] for m in names[1]),

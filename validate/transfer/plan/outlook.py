@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from rooffloor.models.calibration.draws import Posterior, units
+from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.floor.structures import overlap_ms
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import Experts, decode_work
@@ -28,7 +28,7 @@ from rooffloor.validate.transfer.prediction.predict import LIGHTEST, least_floor
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
-type Calibration = Posterior | Efficiency | Mapping[str, Efficiency]
+type Calibrated = Calibration | Efficiency | Mapping[str, Efficiency]
 
 DRAWS, NOISES, TRIES = 400, 300, 20
 """Draws of the calibration that are used; of the steps, for the noise, where each costs a matrix, from so many times as
@@ -146,7 +146,7 @@ def prospect(
     specs: Sequence[GpuSpec],
     candidates: Sequence[Cell],
     measured: Sequence[Cell],
-    calibration: Calibration,
+    calibration: Calibrated,
     rng: np.random.Generator,
     *,
     noise: float | None = None,
@@ -157,7 +157,7 @@ def prospect(
     ----------
     specs : sequence of GpuSpec
         Of all GPUs in the cells.
-    calibration : Posterior, or Efficiency (one for all GPUs, or by name)
+    calibration : Calibration, or Efficiency (one for all GPUs, or by name)
         Constants without draws are known exactly; the family's floor is then N(0, `OFFSET_SD_MS`), the anchor's is 0.
     noise : float, optional
         Relative sd of a step; default: the calibration's, or 5 % without draws.
@@ -166,7 +166,7 @@ def prospect(
     names = tuple(spec.name for spec in specs)
     gpu = np.array([names.index(cell.gpu) for cell in cells], dtype=np.int64)
     batch, context = (np.array([getattr(cell, axis) for cell in cells], dtype=float) for axis in ("batch", "context"))
-    if isinstance(calibration, Posterior):
+    if isinstance(calibration, Calibration):
         count = min(DRAWS, len(calibration.weight))
         calibration = calibration.rows(units(calibration, count))
         experts: Experts = calibration.experts
@@ -180,14 +180,14 @@ def prospect(
         count, experts, join, inside = DRAWS, "active", np.add, np.ones(len(cells), dtype=bool)
     gpu_ms, least = np.empty((count, len(cells))), np.empty(len(cells))
     anchor, mean, variance, noises, lowest = (np.zeros((count, len(names))) for _ in range(5))
-    positive = isinstance(calibration, Posterior) and calibration.structure.positive
+    positive = isinstance(calibration, Calibration) and calibration.structure.positive
     columns: dict[str, Array] = {}
     for g, spec in enumerate(specs):
         at = gpu == g
         work = decode_work(shapes, batch[at], context[at], gpu=spec, experts=experts)
         least[at] = bytes_floor_ms(shapes, spec, batch[at], context[at])
         light = decode_work(shapes, *LIGHTEST, gpu=spec, experts=experts)
-        if isinstance(calibration, Posterior):
+        if isinstance(calibration, Calibration):
             sku, name = skus[g], domain.known_model(shapes, calibration)[0]
             klass = dict(zip(calibration.models, calibration.classes, strict=True)).get(name) or default_class(shapes)
             efficiency = calibration.efficiency(sku, rng)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from rooffloor.models.calibration.draws import Posterior
+from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.capacity import fits
 from rooffloor.models.specs import gpus as gpu_catalog
@@ -41,7 +41,7 @@ from rooffloor.validate.transfer.plan.outlook import (
     OVERLAPS,
     SIMULATIONS,
     Array,
-    Calibration,
+    Calibrated,
     Cell,
     Index,
     Prospect,
@@ -202,9 +202,9 @@ class Plan:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """What is expected against the number of cells, beside random cells."""
-        from rooffloor.validate.presentation.figures import report
+        from rooffloor.validate.presentation.figures.plan import plan
 
-        return report.plan(self, ax=ax)
+        return plan(self, ax=ax)
 
 
 _HEADS = {FLOOR: "floor, 90 %", SHAPE: "slope, 90 %", OVERLAP: "P(structure told)"}
@@ -363,7 +363,7 @@ def plan(
     specs: Sequence[GpuSpec],
     budget: int | None = None,
     *,
-    calibration: Calibration,
+    calibration: Calibrated,
     goal: str = FLOOR,
     width: float | None = None,
     batches: Sequence[int] = BATCHES,
@@ -488,7 +488,7 @@ _ESTIMANDS = {
 
 
 def _check(
-    calibration: Calibration,
+    calibration: Calibrated,
     goal: str,
     budget: int | None,
     width: float | None,
@@ -514,7 +514,7 @@ def _check(
         raise InputError(f"noise is relative to the step, between 0 and 1, got {noise:g}")
     if isinstance(calibration, Mapping) and (missing := [s.name for s in specs if s.name not in calibration]):
         raise InputError(f"no constants for GPU {missing[0]!r}")
-    if isinstance(calibration, Posterior) and calibration.combine != "added" and goal == SHAPE:
+    if isinstance(calibration, Calibration) and calibration.combine != "added" and goal == SHAPE:
         raise InputError(f"floors of {calibration.source} are {calibration.combine}: goal shape knows added ones only")
 
 
@@ -649,13 +649,13 @@ REPEATS = (
 )
 
 
-def _source(calibration: Calibration) -> str:
-    if isinstance(calibration, Posterior):
+def _source(calibration: Calibrated) -> str:
+    if isinstance(calibration, Calibration):
         return f"{calibration.source}, {calibration.label}"
     return "constants taken as known"
 
 
-def _assumed(p: Prospect, goal: str, calibration: Calibration, noise: float | None) -> str:
+def _assumed(p: Prospect, goal: str, calibration: Calibrated, noise: float | None) -> str:
     per_gpu = " and ".join(f"{100 * np.median(p.noise[:, g]):.2g} % ({gpu})" for g, gpu in enumerate(p.gpus))
     level = f"noise of {per_gpu} of a step" if noise is None else f"noise of {100 * noise:.3g} % of a step"
     if goal == FLOOR:
@@ -726,9 +726,9 @@ def _limits(
 
 
 def _outside(
-    cells: Sequence[PlannedCell], shapes: ModelShapes, specs: Sequence[GpuSpec], calibration: Calibration
+    cells: Sequence[PlannedCell], shapes: ModelShapes, specs: Sequence[GpuSpec], calibration: Calibrated
 ) -> list[str]:
-    if not isinstance(calibration, Posterior):
+    if not isinstance(calibration, Calibration):
         return []
     reasons = domain.model_reasons(calibration, shapes)
     reasons += [reason for spec in specs for reason in domain.gpu_reasons(calibration, spec)]
@@ -800,7 +800,7 @@ def deciding(
     shapes: ModelShapes,
     specs: Sequence[GpuSpec],
     measured: Sequence[Cell],
-    calibration: Calibration,
+    calibration: Calibrated,
     question: str,
     *,
     noise: float | None = None,
@@ -892,8 +892,8 @@ def _shows(question: str, before: float, after: float) -> bool:
     return bool(np.log(before / after) >= LEAST_GAIN and told(goal, before) != told(goal, after))
 
 
-def _far(cell: Cell, calibration: Calibration) -> bool:
-    if not isinstance(calibration, Posterior):
+def _far(cell: Cell, calibration: Calibrated) -> bool:
+    if not isinstance(calibration, Calibration):
         return False
     seen = calibration.domain
     return cell.batch > FAR * seen.batch[1] or cell.context > FAR * seen.context[1]
@@ -922,11 +922,11 @@ def _together(
     return Deciding(first, SEVERAL, *ends, bool(p.inside[some].all()), bool(far[some].any()), 0.0, tuple(rest))
 
 
-def _other_gpus(specs: Sequence[GpuSpec], calibration: Calibration) -> list[GpuSpec]:
+def _other_gpus(specs: Sequence[GpuSpec], calibration: Calibrated) -> list[GpuSpec]:
     mine, products = {spec.name for spec in specs}, {_product(spec) for spec in specs}
     known = calibration if isinstance(calibration, Mapping) else gpu_catalog.names()
     rest = [gpu_catalog.load(name) for name in known if name not in mine and name in gpu_catalog.names()]
-    if isinstance(calibration, Posterior):
+    if isinstance(calibration, Calibration):
         seen = [calibration.specs[name] for name in calibration.gpus if name not in mine]
         rest = seen or rest
     return [spec for spec in rest if _product(spec) not in products] or rest

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.models.calibration.draws import Posterior
+from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.roof.capacity import USABLE, fits, memory_bytes
 from rooffloor.models.roof.roofline import bytes_floor_ms
 from rooffloor.models.specs import shapes as shape_catalog
@@ -31,12 +31,10 @@ from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_ready
-from rooffloor.validate.estimates.cell_draws import LEVELS, Estimate, tails, weighted_quantiles
+from rooffloor.validate.estimates.estimate import LEVELS, Estimate, tails, weighted_quantiles
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements.csvfile import table_text
-from rooffloor.validate.measurements.given_specs import read_gpu, read_shapes
-from rooffloor.validate.study.study import config_files
-from rooffloor.validate.transfer import domain
+from rooffloor.validate.measurements.given_specs import config_files, load_gpu, load_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -264,16 +262,16 @@ class Prediction:
 
     def plot(self, ax: "Axes | None" = None, against: str = "batch", step: str = MEASURED) -> "Axes":
         """Curves with 50 and 90 % bands against "batch" or "context"; returns the axes."""
-        from rooffloor.validate.presentation.figures import report
+        from rooffloor.validate.presentation.figures.prediction import prediction
 
-        return report.prediction(self._drawn, self.label, against, step=step, ax=ax)
+        return prediction(self._drawn, self.label, against, step=step, ax=ax)
 
     def figure(self, step: str = MEASURED) -> "Figure":
         """One panel per model and GPU, against batch and, where there are several contexts, against context."""
-        from rooffloor.validate.presentation.figures import report
+        from rooffloor.validate.presentation.figures.prediction import predictions
 
         try:
-            figure: Figure = report.predictions(self._drawn, self.label, step=step)[0].figure
+            figure: Figure = predictions(self._drawn, self.label, step=step)[0].figure
         except ValueError as error:
             raise InputError(f"--figure: {error}") from error
         return figure
@@ -292,7 +290,7 @@ def predict(
     batch: ArrayLike,
     context: ArrayLike,
     *,
-    posterior: Posterior | str | Path = DEFAULT_STUDY,
+    posterior: Calibration | str | Path = DEFAULT_STUDY,
     klass: str | None = None,
     seed: int = 1,
     stack: str = "",
@@ -307,7 +305,7 @@ def predict(
     gpus : GpuSpec, name or TOML file, or several
     batch, context : whole numbers, one or several
         Sequences in the step (from 1); tokens in the cache of each before it (from 0).
-    posterior : Posterior, or what `saved.load` takes
+    posterior : Calibration, or what `saved.load` takes
     klass : str, optional
         Class whose floors the models share; default: the calibration's, else by experts and size.
     seed : int
@@ -334,7 +332,7 @@ def predict(
     """
     if not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number from 0, got {shape_catalog.shown(seed)}")
-    calibration = posterior if isinstance(posterior, Posterior) else saved.load(posterior)
+    calibration = posterior if isinstance(posterior, Calibration) else saved.load(posterior)
     read = [_models(given) for given in _several(shapes)]
     models = _once([one for found, _ in read for one in found], "model")
     skus = _once([_gpu(given, calibration) for given in _several(gpus)], "GPU")
@@ -358,7 +356,7 @@ def predict(
 class _Ask:
     """One model on one GPU, as the posterior knows them (`model`, `gpu.name`) and as they are shown (`names`)."""
 
-    posterior: Posterior
+    posterior: Calibration
     shapes: ModelShapes
     gpu: GpuSpec
     model: str
@@ -434,7 +432,7 @@ class _Ask:
         p, weight = self.posterior, floor.weight
         roof, _, spread, error = self.random(seed)
 
-        def branch(posterior: Posterior) -> Array:
+        def branch(posterior: Calibration) -> Array:
             return posterior.gpu_ms(self.shapes, self.gpu, batch, context, np.random.default_rng(roof))
 
         gpu_ms = branch(p)
@@ -702,9 +700,9 @@ def _models(given: Shapes) -> tuple[list[ModelShapes], list[str]]:
         return [given], []
     path = Path(given)
     if path.suffix in (".json", ".toml"):
-        return [read_shapes(path)], []
+        return [load_model(path)], []
     if _known(given) or not os.path.isdir(path) or (path / "config.json").is_file():
-        return [read_shapes(given)], []
+        return [load_model(given)], []
     found, left = list[ModelShapes](), list[str]()
     for file, name in {file: name for name, file in config_files(path).items()}.items():
         try:
@@ -726,17 +724,19 @@ def _known(name: str | Path) -> bool:
         return False
 
 
-def _gpu(given: Gpu, posterior: Posterior) -> GpuSpec:
+def _gpu(given: Gpu, posterior: Calibration) -> GpuSpec:
     """Data sheet of an object, a name (the calibration's first, then the catalog's) or a TOML file."""
     own = {name.casefold(): spec for name, spec in posterior.specs.items()}
     if isinstance(given, str) and given.strip().casefold() in own:
         return own[given.strip().casefold()]
-    spec = read_gpu(given)
+    spec = load_gpu(given)
     name, other = domain.known_gpu(spec, posterior)
     return spec if other else posterior.specs.get(name, spec)
 
 
-def _ask(shapes: ModelShapes, gpu: GpuSpec, posterior: Posterior, klass: str | None, serving: tuple[str, str]) -> _Ask:
+def _ask(
+    shapes: ModelShapes, gpu: GpuSpec, posterior: Calibration, klass: str | None, serving: tuple[str, str]
+) -> _Ask:
     """A model and a GPU as the posterior knows them, and what of them lies outside what was calibrated."""
     model, _ = domain.known_model(shapes, posterior)
     sku, _ = domain.known_gpu(gpu, posterior)
@@ -757,7 +757,7 @@ def _ask(shapes: ModelShapes, gpu: GpuSpec, posterior: Posterior, klass: str | N
     )
 
 
-def _calibration(posterior: Posterior) -> dict[str, Any]:
+def _calibration(posterior: Calibration) -> dict[str, Any]:
     p = posterior
     return {
         "study": p.source,

@@ -1,0 +1,132 @@
+"""Floors of pairs that were never measured: the effects behind floors, their scales, and floors given others."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
+
+type Array = NDArray[np.float64]
+type Pair = tuple[str, str, str]
+"""GPU, class and model."""
+
+EFFECTS = {
+    "gpu": ("gpu", (0,)),
+    "class": ("group", (1,)),
+    "gpu, class": ("pair", (0, 1)),
+    "model": ("pair", (2,)),
+    "gpu, model": ("pair", (0, 2)),
+}
+"""Effects behind floors: the prior of their scale (`Priors.floor_sd_...`), and what two pairs that have one alike share
+(0 the SKU, 1 the class, 2 the model)."""
+SCALES = 8192
+"""Points of the scales of the effects, weighed by the floors of each draw."""
+_CHUNK = 256
+
+
+def floor_given(
+    pairs: Sequence[Pair],
+    floor_ms: Array,
+    new: Pair,
+    scales: Array,
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Array:
+    """Floor of a pair given those of others and the scales of the effects, ms, [draw].
+
+    Parameters
+    ----------
+    pairs : sequence of (gpu, class, model)
+    floor_ms : array [draw, pair]
+    new : (gpu, class, model)
+    scales : array [draw, effect]
+
+    Notes
+    -----
+    All floors (their logarithms where H >= 0) are jointly normal with the effects of `EFFECTS`. A class or SKU that
+    was never measured thus widens the floor by what classes and SKUs differ, instead of borrowing one.
+    """
+    covariance = _covariance([*pairs, new], scales, priors, structure)
+    return priors.draw_floor(floor_ms, covariance, structure.positive, rng)
+
+
+def floor_scales(
+    pairs: Sequence[Pair],
+    floor_ms: Array,
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Array:
+    """Scales of the effects behind the floors, given the floors: [draw, effect], ms or of the logarithm.
+
+    Parameters
+    ----------
+    pairs : sequence of (gpu, class, model)
+    floor_ms : array [draw, pair]
+
+    Notes
+    -----
+    Priors as in `Priors`, half-t or half-normal. Points come from the prior, and in a second round half of them from a
+    log-normal around what the first round chose; each draw takes one, with probability proportional to the joint normal
+    density of its floors times the prior over the density of the points. Points are common to all draws.
+    """
+    mean, _ = priors.floor_level(structure.positive)
+    values = (np.log(floor_ms) if structure.positive else floor_ms) - mean
+    tops = np.array([priors.floor_scale(prior, structure.positive) for prior, _ in EFFECTS.values()])
+
+    def half(number: int) -> Array:
+        size = (number, len(EFFECTS))
+        return np.abs(rng.standard_normal(size) if structure.positive else rng.standard_t(3, size)) * tops
+
+    points = half(SCALES // 4)
+    first = np.log(points[_chosen(pairs, values, points, np.zeros(len(points)), structure, rng, priors)])
+    centre, root = first.mean(0), 1.5 * np.linalg.cholesky(np.cov(first.T) + 0.01 * np.eye(len(EFFECTS)))
+    logs = np.concatenate(
+        [np.log(half(SCALES // 2)), centre + rng.standard_normal((SCALES // 2, len(EFFECTS))) @ root.T]
+    )
+    white = np.linalg.solve(root, (logs - centre).T)
+    around = -0.5 * (white**2).sum(0) - np.log(np.diag(root)).sum() - 0.5 * len(EFFECTS) * np.log(2.0 * np.pi)
+    points = np.exp(logs)
+    if structure.positive:
+        density = 0.5 * np.log(2.0 / np.pi) - np.log(tops) - 0.5 * (points / tops) ** 2
+    else:
+        density = np.log(4.0 / (np.pi * np.sqrt(3.0) * tops)) - 2.0 * np.log1p((points / tops) ** 2 / 3.0)
+    prior = (density + logs).sum(-1)  # of the logarithm
+    weight = prior - np.logaddexp(prior, around)
+    return points[_chosen(pairs, values, points, weight, structure, rng, priors)]
+
+
+def _chosen(
+    pairs: Sequence[Pair],
+    values: Array,
+    points: Array,
+    log_weight: Array,
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    priors: Priors,
+) -> NDArray[np.int64]:
+    """A point for each draw, with probability proportional to its weight and the density of that draw's floors."""
+    best, chosen = np.full(len(values), -np.inf), np.zeros(len(values), dtype=np.int64)
+    for start in range(0, len(points), _CHUNK):
+        some = slice(start, start + _CHUNK)
+        root = np.linalg.cholesky(_covariance(pairs, points[some], priors, structure))
+        white = np.linalg.solve(root, np.broadcast_to(values.T, (len(root), *values.T.shape)))
+        log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
+        log += log_weight[some, None] + rng.gumbel(size=log.shape)
+        top = log.argmax(0)
+        better = np.take_along_axis(log, top[None], 0)[0] > best
+        chosen[better] = start + top[better]
+        best = np.maximum(best, log.max(0))
+    return chosen
+
+
+def _covariance(pairs: Sequence[Pair], scales: Array, priors: Priors, structure: FloorStructure) -> Array:
+    """Covariance of floors of pairs (gpu, class, model) [row of scales, pair, pair]."""
+    same = [np.array([[a[i] == b[i] for b in pairs] for a in pairs], dtype=float) for i in range(3)]
+    total = np.full((len(scales), len(pairs), len(pairs)), priors.floor_level(structure.positive)[1] ** 2)
+    for k, (_, shared) in enumerate(EFFECTS.values()):
+        total = total + scales[:, k, None, None] ** 2 * np.prod([same[i] for i in shared], axis=0)
+    return np.asarray(total + 1e-6 * np.eye(len(pairs)))
