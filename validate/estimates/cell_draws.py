@@ -1,7 +1,7 @@
 """Draws: what the judging sees of a posterior, whether the cells were measured or imputed.
 
 `Draws` holds per draw and cell the step, its GPU branch, the cell's own floor, the anchor's floor on that GPU and the
-noise. `Estimate` is one number of a report: value, intervals, Monte Carlo error, and the name of its estimand.
+noise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,70 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.estimates.estimate import Estimate, estimate, mcse
 
 type Array = NDArray[np.float64]
 
 MEASURED = "measured"
 SIMULATED = "simulated"
 IMPUTED = "imputed from published aggregates"
-
-LEVELS = (50, 90)
-"""Equal-tailed credible intervals that are reported, percent."""
-
-AS_MEASURED = "MAPE of the cells as measured"
-EXPECTED = "expected MAPE of the grid"
-RERUN = "MAPE that a re-run would show"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One reported number.
-
-    Attributes
-    ----------
-    value : float
-        Posterior mean, or the number itself where it is not uncertain.
-    estimand : str
-        What it is an estimate of.
-    unit : str
-        "percent", "ms", "points", "1" (a pure number) or "probability".
-    intervals : mapping of "50" and "90" to (low, high)
-        Equal-tailed credible intervals; empty for measured numbers and probabilities.
-    mcse : float or None
-        Monte Carlo standard error of `value`, with the imputation (or a batch of draws) as the unit.
-    """
-
-    value: float
-    estimand: str
-    unit: str
-    intervals: Mapping[str, tuple[float, float]]
-    mcse: float | None = None
-
-    def __str__(self) -> str:
-        digits = self.digits
-        text = f"{self.value:z.{digits}f}"
-        if "90" in self.intervals:
-            low, high = self.intervals["90"]
-            text += f" [{low:z.{digits}f}, {high:z.{digits}f}]"
-        return text
-
-    @property
-    def digits(self) -> int:
-        """Decimals that the Monte Carlo error supports: half a unit of the last one is not below it; at most 2."""
-        if self.mcse is None or not np.isfinite(self.mcse) or self.mcse <= 0:
-            return 2
-        return int(np.clip(np.floor(-np.log10(2.0 * self.mcse)), 0, 2))
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """As JSON: DESIGN section 7."""
-        return {
-            "value": self.value,
-            "estimand": self.estimand,
-            "unit": self.unit,
-            "intervals": {level: list(pair) for level, pair in self.intervals.items()},
-            "mcse": self.mcse,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,45 +168,13 @@ class Draws:
         return bool(np.isfinite(self.anchor_floor_ms[0, mask]).all())
 
     def estimate(self, values: ArrayLike, estimand: str, unit: str) -> Estimate:
-        """Weighted mean, 50 and 90 % equal-tailed intervals and MCSE of one value per draw."""
-        array = np.asarray(values, dtype=float)
-        low_high = weighted_quantiles(array, self.weight, [q for level in LEVELS for q in tails(level)])
-        pairs = {str(level): (low_high[2 * i], low_high[2 * i + 1]) for i, level in enumerate(LEVELS)}
-        return Estimate(float(self.weight @ array), estimand, unit, pairs, self.mcse(array))
+        """Weighted mean, 50 and 90 % equal-tailed intervals and Monte Carlo error of one value per draw."""
+        return estimate(values, self.weight, self.unit, estimand, unit)
 
     def probability(self, event: ArrayLike, of: str) -> Estimate:
         """Posterior probability of an event per draw (or of a probability per draw)."""
         array = np.asarray(event, dtype=float)
-        return Estimate(float(self.weight @ array), of, "probability", {}, self.mcse(array))
-
-    def mcse(self, values: ArrayLike) -> float:
-        """Monte Carlo standard error of the weighted mean, with `unit` as the unit."""
-        array = np.asarray(values, dtype=float)
-        at = np.unique(self.unit, return_inverse=True)[1]
-        mass = np.bincount(at, self.weight)
-        total = np.bincount(at, self.weight * array)
-        centre = total.sum()
-        used = mass > 0
-        n = int(used.sum())
-        if n < 2:
-            return float("nan")
-        gap = (total - mass * centre)[used]
-        return float(np.sqrt((gap**2).sum() * n / (n - 1)))
-
-
-def tails(level: int) -> tuple[float, float]:
-    """Lower and upper quantile of an equal-tailed interval of so many percent."""
-    side = (100.0 - level) / 200.0
-    return side, 1.0 - side
-
-
-def weighted_quantiles(values: Array, weight: Array, probabilities: ArrayLike) -> list[float]:
-    """Quantiles of weighted draws, by linear interpolation between midpoints of the cumulated weights."""
-    keep = weight > 0
-    order = np.argsort(values[keep], kind="stable")
-    sorted_values, mass = values[keep][order], weight[keep][order]
-    position = (np.cumsum(mass) - 0.5 * mass) / mass.sum()
-    return [float(v) for v in np.interp(np.asarray(probabilities, dtype=float), position, sorted_values)]
+        return Estimate(float(self.weight @ array), of, "probability", {}, mcse(array, self.weight, self.unit))
 
 
 OWN_NOISE = 4.0
@@ -285,26 +196,3 @@ def with_own_noise(draws: Draws, rng: np.random.Generator) -> Draws:
         squared = (OWN_NOISE + (z**2).sum(-1)) / rng.chisquare(freedom, len(z))
         noise[:, mask] *= np.sqrt(squared)[:, None]
     return replace(draws, noise_ms=noise, model_noise_ms=draws.noise_ms)
-
-
-# ---- MAPE under its three estimands ----------------------------------------------------------------------------
-
-
-def expected_error(predicted: Array, mean: Array, sd: Array, nodes: int = 24) -> Array:
-    """E |predicted - y| / y of each cell for a new measurement y ~ Normal(mean, sd), as a fraction; broadcast.
-
-    The normal is replaced by `nodes` equally likely points; y is kept above a tenth of its mean.
-    """
-    from scipy.special import ndtri
-
-    total = np.zeros(np.broadcast_shapes(predicted.shape, mean.shape, sd.shape))
-    for z in ndtri((np.arange(nodes) + 0.5) / nodes):
-        y = np.maximum(mean + z * sd, 0.1 * np.abs(mean))
-        total += np.abs(predicted / y - 1.0)
-    return total / nodes
-
-
-def rerun_error(predicted: Array, mean: Array, sd: Array, rng: np.random.Generator) -> Array:
-    """|predicted - y| / y of each cell for one simulated re-run, as a fraction."""
-    y = np.maximum(mean + sd * rng.standard_normal(mean.shape), 0.1 * np.abs(mean))
-    return np.abs(predicted / y - 1.0)

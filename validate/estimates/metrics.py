@@ -1,16 +1,17 @@
-"""The two-number report: relative errors and MAPE with and without a floor (DESIGN section 1).
+"""Relative errors and MAPE with and without a floor, of the cells as measured and of such as a re-run would show.
 
-Every function takes arrays whose last axis is the cell; leading axes (draws, imputations) broadcast.
-Errors are in percent except `relative_error`, which is a fraction.
+Every function takes arrays whose last axis is the cell; leading axes (draws, imputations) broadcast. MAPEs are in
+percent, errors of cells are fractions.
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+
+AS_MEASURED = "MAPE of the cells as measured"
+EXPECTED = "expected MAPE of the grid"
+RERUN = "MAPE that a re-run would show"
 
 
 def relative_error(t_ms: ArrayLike, y_ms: ArrayLike, floor_ms: ArrayLike = 0.0) -> Floats:
@@ -41,14 +42,6 @@ def mape(error: ArrayLike) -> Floats:
     return 100.0 * np.mean(np.abs(np.asarray(error, dtype=float)), axis=-1)
 
 
-def signed_mean(error: ArrayLike) -> Floats:
-    """Signed mean of relative errors over the last axis, percent: shape (..., cell) -> (...).
-
-    Stands beside every MAPE, which alone cannot tell over- from under-prediction.
-    """
-    return 100.0 * np.mean(np.asarray(error, dtype=float), axis=-1)
-
-
 def raw_mape(t_ms: ArrayLike, y_ms: ArrayLike) -> Floats:
     """Mean |T - y| / y over the last axis, percent; see `relative_error` for shapes and errors."""
     return mape(relative_error(t_ms, y_ms))
@@ -71,92 +64,21 @@ def pooled(per_gpu: ArrayLike) -> Floats:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def group_mean(values: ArrayLike, codes: ArrayLike, n_groups: int) -> Floats:
-    """Mean of `values` within groups of cells.
+def expected_error(predicted: Floats, mean: Floats, sd: Floats, nodes: int = 24) -> Floats:
+    """E |predicted - y| / y of each cell for a new measurement y ~ Normal(mean, sd), as a fraction; broadcast.
 
-    Parameters
-    ----------
-    values : array_like, shape (..., cell)
-    codes : int array_like, shape (cell,)
-        Group of each cell, 0 <= code < n_groups.
-    n_groups : int
-
-    Returns
-    -------
-    array, shape (..., n_groups)
-        NaN where a group has no cell.
+    The normal is replaced by `nodes` equally likely points; y is kept above a tenth of its mean.
     """
-    v, group = np.asarray(values, dtype=float), np.asarray(codes)
-    members = [group == g for g in range(n_groups)]
-    empty = np.full(v.shape[:-1], np.nan)
-    return np.stack([v[..., m].mean(axis=-1) if m.any() else empty for m in members], axis=-1)
+    from scipy.special import ndtri
+
+    total = np.zeros(np.broadcast_shapes(predicted.shape, mean.shape, sd.shape))
+    for z in ndtri((np.arange(nodes) + 0.5) / nodes):
+        y = np.maximum(mean + z * sd, 0.1 * np.abs(mean))
+        total += np.abs(predicted / y - 1.0)
+    return total / nodes
 
 
-@dataclass(frozen=True, eq=False)
-class TwoNumbers:
-    """The two-number table; every array is in percent, NaN where a model was not measured on a GPU.
-
-    Attributes
-    ----------
-    models, gpus : tuple of str
-    cells : int array, shape (model, gpu)
-        Number of cells behind each entry.
-    raw, residual, raw_signed, residual_signed : arrays, shape (..., model, gpu)
-        MAPE without and with the floor, and the signed mean relative errors.
-    pooled_raw, pooled_residual : arrays, shape (..., model)
-        Plain means over the GPUs.
-    """
-
-    models: tuple[str, ...]
-    gpus: tuple[str, ...]
-    cells: NDArray[np.int64]
-    raw: Floats
-    residual: Floats
-    raw_signed: Floats
-    residual_signed: Floats
-
-    @property
-    def pooled_raw(self) -> Floats:
-        return pooled(self.raw)
-
-    @property
-    def pooled_residual(self) -> Floats:
-        return pooled(self.residual)
-
-
-def two_numbers(
-    models: Sequence[str],
-    gpus: Sequence[str],
-    model_code: ArrayLike,
-    gpu_code: ArrayLike,
-    t_ms: ArrayLike,
-    y_ms: ArrayLike,
-    floor_ms: ArrayLike,
-) -> TwoNumbers:
-    """Raw and residual MAPE of every (model, GPU), the signed means beside them.
-
-    Parameters
-    ----------
-    models, gpus : sequences of str
-        Names that the codes index.
-    model_code, gpu_code : int array_like, shape (cell,)
-    t_ms, y_ms, floor_ms : array_like, broadcastable to (..., cell)
-        GPU-compute branch, step and floor (the anchor's, of each cell's SKU), ms.
-    """
-    pair = np.asarray(model_code) * len(gpus) + np.asarray(gpu_code)
-    raw, residual = relative_error(t_ms, y_ms), relative_error(t_ms, y_ms, floor_ms)
-
-    def table(error: Floats) -> Floats:
-        means = 100.0 * group_mean(error, pair, len(models) * len(gpus))
-        return means.reshape(*means.shape[:-1], len(models), len(gpus))
-
-    counts = np.bincount(pair, minlength=len(models) * len(gpus)).reshape(len(models), len(gpus))
-    return TwoNumbers(
-        tuple(models),
-        tuple(gpus),
-        counts,
-        table(np.abs(raw)),
-        table(np.abs(residual)),
-        table(raw),
-        table(residual),
-    )
+def rerun_error(predicted: Floats, mean: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
+    """|predicted - y| / y of each cell for one simulated re-run, as a fraction."""
+    y = np.maximum(mean + sd * rng.standard_normal(mean.shape), 0.1 * np.abs(mean))
+    return np.abs(predicted / y - 1.0)

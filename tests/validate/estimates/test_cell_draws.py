@@ -7,16 +7,22 @@ import pytest
 from simulated import ANCHOR, GPUS, SIBLING, simulate
 
 from rooffloor.validate.common.files import json_dumps
-from rooffloor.validate.estimates.cell_draws import (
-    AS_MEASURED,
-    IMPUTED,
-    MEASURED,
-    Estimate,
-    expected_error,
-    rerun_error,
-    tails,
-    weighted_quantiles,
-)
+from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED, Draws
+from rooffloor.validate.estimates.estimate import Estimate, estimates, mcse, tails, weighted_quantiles
+from rooffloor.validate.estimates.metrics import AS_MEASURED
+
+
+def _mcse(draws: Draws, values: np.ndarray) -> float:
+    return mcse(values, draws.weight, draws.unit)
+
+
+def test_estimates_of_columns_are_those_of_each_column():
+    draws = simulate(IMPUTED)
+    values = np.random.default_rng(3).normal(5, 2, (len(draws.weight), 3))
+    for column, found in zip(values.T, estimates(values, draws.weight, draws.unit, "something", "ms"), strict=True):
+        alone = draws.estimate(column, "something", "ms")
+        assert (found.value, found.mcse) == pytest.approx((alone.value, alone.mcse))
+        assert found.intervals == alone.intervals
 
 
 def test_quantiles_of_equal_weights_are_those_of_hazen():
@@ -62,7 +68,7 @@ def test_an_estimate_is_the_weighted_mean_with_equal_tailed_intervals():
 def test_mcse_of_independent_draws_is_sd_over_root_n():
     draws = simulate(MEASURED, draws=100, units=100)
     values = np.random.default_rng(4).normal(size=100)
-    assert draws.mcse(values) == pytest.approx(values.std(ddof=1) / 10)
+    assert _mcse(draws, values) == pytest.approx(values.std(ddof=1) / 10)
 
 
 def test_mcse_counts_units_and_not_draws():
@@ -71,13 +77,13 @@ def test_mcse_counts_units_and_not_draws():
     same = between[draws.unit]  # forty thousand draws of the same 20 values would be no better
     alone = simulate(IMPUTED, draws=20, units=20)
     mass = np.bincount(draws.unit, draws.weight)
-    assert draws.mcse(same) == pytest.approx(replace(alone, weight=mass).mcse(between))
+    assert _mcse(draws, same) == pytest.approx(_mcse(replace(alone, weight=mass), between))
 
 
 def test_mcse_of_weighted_units_is_the_sd_over_repeated_simulations():
     draws = simulate(IMPUTED, draws=60, units=60)
     rng = np.random.default_rng(6)
-    found = [(draws.weight @ v, draws.mcse(v) ** 2) for v in rng.normal(size=(2_000, 60))]
+    found = [(draws.weight @ v, _mcse(draws, v) ** 2) for v in rng.normal(size=(2_000, 60))]
     means, squares = np.array(found).T
     assert np.sqrt((draws.weight**2).sum()) == pytest.approx(means.std(), rel=0.05)
     assert np.sqrt(squares.mean()) == pytest.approx(means.std(), rel=0.07)
@@ -85,10 +91,10 @@ def test_mcse_of_weighted_units_is_the_sd_over_repeated_simulations():
 
 def test_mcse_of_one_unit_is_unknown():
     draws = simulate(MEASURED, units=1)
-    assert np.isnan(draws.mcse(np.arange(200.0)))
+    assert np.isnan(_mcse(draws, np.arange(200.0)))
     two = simulate(IMPUTED, units=2)
     only = np.where(two.unit == 0, 0.01, 0.0)  # the other one carries no weight
-    assert np.isnan(replace(two, weight=only).mcse(np.arange(200.0)))
+    assert np.isnan(_mcse(replace(two, weight=only), np.arange(200.0)))
 
 
 @pytest.mark.parametrize(
@@ -129,23 +135,3 @@ def test_a_calibrated_floor_is_the_posterior_mean_within_each_unit():
         )
         assert imputed.own_calibrated_ms[rows][0] == pytest.approx(imputed.floor_ms[rows].mean(0))
     assert np.ptp(imputed.calibrated_ms, axis=0).min() > 0
-
-
-@pytest.mark.parametrize("predicted", [6.0, 9.5, 10.0, 10.6, 13.0])
-@pytest.mark.parametrize("sd", [0.05, 0.5, 1.5])
-def test_expected_error_is_the_mean_over_new_measurements(predicted: float, sd: float):
-    y = np.maximum(np.random.default_rng(8).normal(10.0, sd, 400_000), 1.0)
-    found = expected_error(np.array([predicted]), np.array([10.0]), np.array([sd]))
-    assert found == pytest.approx(np.abs(predicted / y - 1).mean(), rel=0.03)
-
-
-def test_expected_error_without_noise_is_the_error():
-    found = expected_error(np.array([[12.0, 8.0]]), np.array([10.0, 10.0]), np.zeros(1))
-    assert found == pytest.approx(np.array([[0.2, 0.2]]))
-
-
-def test_a_rerun_shows_the_expected_error_on_average_and_scatters_around_it():
-    mean, sd = np.full((40_000, 1), 10.0), np.full((40_000, 1), 0.8)
-    found = rerun_error(np.full((40_000, 1), 10.5), mean, sd, np.random.default_rng(9))
-    assert found.mean() == pytest.approx(expected_error(np.array([10.5]), mean[0], sd[0])[0], rel=0.03)
-    assert found.std() > 0.03

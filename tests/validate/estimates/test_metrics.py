@@ -1,4 +1,4 @@
-"""The two-number report against numbers worked by hand."""
+"""Relative errors and MAPEs against numbers worked by hand."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,6 @@ def test_raw_and_residual_mape_by_hand():
     assert metrics.raw_mape(t, y) == pytest.approx(22.5)  # (20 + 25) / 2
     assert metrics.residual_mape(t, y, 1.0) == pytest.approx(15.0)  # (10 + 20) / 2
     assert metrics.raw_mape(t, y) == metrics.residual_mape(t, y, 0.0)
-
-
-def test_signed_mean_shows_the_direction_that_mape_hides():
-    over, under = metrics.relative_error([12.0], [10.0]), metrics.relative_error([8.0], [10.0])
-    assert metrics.mape(over) == pytest.approx(metrics.mape(under))
-    assert metrics.signed_mean(over) == pytest.approx(20.0)
-    assert metrics.signed_mean(under) == pytest.approx(-20.0)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])
@@ -48,23 +41,21 @@ def test_pooled_is_the_plain_mean_over_skus_as_in_the_published_table():
     assert metrics.pooled([[1.0, np.nan, 3.0], [np.nan] * 3]) == pytest.approx([2.0, np.nan], nan_ok=True)
 
 
-def test_group_mean_keeps_draws_and_marks_empty_groups():
-    means = metrics.group_mean([[1.0, 3.0, 10.0], [2.0, 4.0, np.nan]], [0, 0, 2], 3)
-    assert means == pytest.approx(np.array([[2.0, np.nan, 10.0], [3.0, np.nan, np.nan]]), nan_ok=True)
+@pytest.mark.parametrize("predicted", [6.0, 9.5, 10.0, 10.6, 13.0])
+@pytest.mark.parametrize("sd", [0.05, 0.5, 1.5])
+def test_expected_error_is_the_mean_over_new_measurements(predicted: float, sd: float):
+    y = np.maximum(np.random.default_rng(8).normal(10.0, sd, 400_000), 1.0)
+    found = metrics.expected_error(np.array([predicted]), np.array([10.0]), np.array([sd]))
+    assert found == pytest.approx(np.abs(predicted / y - 1).mean(), rel=0.03)
 
 
-def test_two_numbers_agree_with_cell_by_cell_means():
-    rng = np.random.default_rng(2)
-    model, gpu = np.repeat([0, 0, 1], 5), np.repeat([0, 1, 0], 5)
-    t, y = rng.uniform(1, 9, (7, 15)), rng.uniform(5, 9, 15)
-    delta = np.array([1.5, -0.5])
-    table = metrics.two_numbers(("A", "B"), ("x", "z"), model, gpu, t, y, delta[gpu])
-    assert table.raw.shape == (7, 2, 2)
-    assert table.cells.tolist() == [[5, 5], [5, 0]]
-    assert table.raw[:, 0, 1] == pytest.approx(metrics.raw_mape(t[:, 5:10], y[5:10]))
-    assert table.residual[:, 1, 0] == pytest.approx(metrics.residual_mape(t[:, 10:], y[10:], 1.5))
-    error = metrics.relative_error(t[:, 5:10], y[5:10], -0.5)
-    assert table.residual_signed[:, 0, 1] == pytest.approx(metrics.signed_mean(error))
-    assert np.isnan(table.raw[:, 1, 1]).all()
-    assert table.pooled_residual[:, 0] == pytest.approx(table.residual[:, 0].mean(axis=-1))
-    assert table.pooled_raw[:, 1] == pytest.approx(table.raw[:, 1, 0])
+def test_expected_error_without_noise_is_the_error():
+    found = metrics.expected_error(np.array([[12.0, 8.0]]), np.array([10.0, 10.0]), np.zeros(1))
+    assert found == pytest.approx(np.array([[0.2, 0.2]]))
+
+
+def test_a_rerun_shows_the_expected_error_on_average_and_scatters_around_it():
+    mean, sd = np.full((40_000, 1), 10.0), np.full((40_000, 1), 0.8)
+    found = metrics.rerun_error(np.full((40_000, 1), 10.5), mean, sd, np.random.default_rng(9))
+    assert found.mean() == pytest.approx(metrics.expected_error(np.array([10.5]), mean[0], sd[0])[0], rel=0.03)
+    assert found.std() > 0.03
