@@ -374,31 +374,6 @@ class ModelShapes:
         table = read_toml(path)
         return cls.from_table(toml_name(path, table), table)
 
-    @classmethod
-    def from_hf_config(cls, config: str | Path | Mapping[str, Any], name: str | None = None) -> "ModelShapes":
-        """Shapes from a Hugging Face config.json.
-
-        Parameters
-        ----------
-        config : path or mapping
-            The file, a folder that holds a config.json, or the parsed content.
-        name : str, optional
-            Name of the model; default: `_name_or_path`, else the file's or folder's name.
-
-        Raises
-        ------
-        ValueError
-            Not a config.json, an architecture that is not modelled, a key that is missing, has no sense or
-            contradicts another. One line that names the file and the key.
-
-        Notes
-        -----
-        See `hf.config` for the architectures.
-        """
-        from rooffloor.models.specs.hf.config import read_config
-
-        return read_config(config, name)
-
 
 @functools.cache
 def _catalog() -> tuple[dict[str, ModelShapes], dict[str, str]]:

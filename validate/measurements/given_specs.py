@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rooffloor.models.specs import gpus, shapes
 from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.hf.config import read_config
 from rooffloor.models.specs.inputs import called, shown
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError, listed
@@ -14,13 +15,22 @@ FILES = (".json", ".toml")
 """How the names of files end that hold a model or a GPU."""
 
 
-def read_shapes(given: str | Path | ModelShapes) -> ModelShapes:
-    """Shapes of an object, a catalog's name (which goes first), a config.json, its folder or a TOML file.
+def load_model(given: str | Path | ModelShapes) -> ModelShapes:
+    """The shapes of a model.
+
+    Parameters
+    ----------
+    given : catalog name (which goes first), config.json, its folder, TOML file, or shapes, which come back as they are
 
     Raises
     ------
     InputError
         None of these: one line.
+
+    Examples
+    --------
+    >>> load_model("meta-llama/Llama-3.1-8B").layers
+    32
     """
     if isinstance(given, ModelShapes):
         return given
@@ -32,7 +42,7 @@ def read_shapes(given: str | Path | ModelShapes) -> ModelShapes:
             return ModelShapes.from_toml(path)
         if path.is_dir() and not (path / "config.json").is_file():
             raise InputError(_several(path))
-        return ModelShapes.from_hf_config(path)
+        return read_config(path)
     except (ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split())) from error
 
@@ -56,8 +66,6 @@ def _of_catalog(name: str) -> ModelShapes:
 
 def _several(folder: Path) -> str:
     """Why a folder without a config.json is no model."""
-    from rooffloor.validate.study.study import config_files
-
     files = dict.fromkeys(config_files(folder).values())
     first = next(iter(files))
     return (
@@ -70,13 +78,22 @@ def _listed(name: str) -> bool:
     return name.strip().casefold() in {known.casefold() for known in shapes.names()}
 
 
-def read_gpu(given: str | Path | GpuSpec) -> GpuSpec:
-    """Data sheet of an object, a catalog's name or a TOML file.
+def load_gpu(given: str | Path | GpuSpec) -> GpuSpec:
+    """The data sheet of a GPU.
+
+    Parameters
+    ----------
+    given : catalog name, TOML file, or a data sheet, which comes back as it is
 
     Raises
     ------
     InputError
         None of these, or a name of several parts: one line.
+
+    Examples
+    --------
+    >>> load_gpu("H100 SXM").bandwidth  # bytes/s
+    3350000000000.0
     """
     try:
         if isinstance(given, GpuSpec):
@@ -90,3 +107,41 @@ def read_gpu(given: str | Path | GpuSpec) -> GpuSpec:
     if not spec.name.isprintable() or not 0 < len(spec.name) <= 200:
         raise InputError(f"GPU's name: expected one line of printable text, got {shown(spec.name)}")
     return spec
+
+
+def config_files(folder: Path) -> dict[str, Path]:
+    """Config files of a folder by the name of their model.
+
+    NAME/config.json, NAME.json or NAME_config.json; in NAME, `--` stands for the slash of a hub id, and both the hub
+    id and its last part name the model.
+
+    Raises
+    ------
+    InputError
+        No such folder, no config in it, or two for one name.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; expected config.json files of the models")
+    found: dict[str, Path] = {}
+    for file in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
+        stem = file.parent.name if file.name == "config.json" else file.stem.removesuffix("_config")
+        hub_id = stem.replace("--", "/")
+        for name in dict.fromkeys((hub_id, hub_id.rsplit("/", 1)[-1])):
+            if name in found:
+                raise InputError(f"{file}: a second config of {name!r} beside {found[name]}")
+            found[name] = file
+    if not found:
+        raise InputError(f"{folder}: holds no config.json; expected NAME/config.json or NAME_config.json")
+    return found
+
+
+def configured(folder: Path) -> dict[str, ModelShapes]:
+    """Models of `config_files`; a config that cannot be read is an error only once its model is needed."""
+    models = {}
+    for name, file in config_files(folder).items():
+        try:
+            shapes = read_config(file, name.rsplit("/", 1)[-1])
+        except ValueError:
+            continue
+        models[name] = shapes
+    return models

@@ -1,10 +1,11 @@
-"""A study: which data are judged, against which anchor, by which margins (DESIGN section 7, study.toml)."""
+"""A study (study.toml): which data are judged, against which anchor, by which margins."""
 
 import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,149 +14,197 @@ from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.roof.kernels import Experts
 from rooffloor.models.specs import classes
 from rooffloor.models.specs.gpus import GpuSpec, read_toml
+from rooffloor.models.specs.hf.config import read_config
 from rooffloor.models.specs.inputs import called
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_dumps, readable_file
+from rooffloor.validate.measurements.given_specs import configured
 from rooffloor.validate.measurements.names import Names
+from rooffloor.validate.study.margins import FIXED, Margins, one_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from rooffloor.validate.measurements.load import Measurements
 
 FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark", "published")
-PRESETS = ("study", "latency", "query heads", "per gpu")
+PRESETS = ("study", "query heads", "per gpu")
 TREATMENTS = ("study", "cut", "joint")
 EXPERTS = ("active", "distinct", "balanced")
 DEFAULT_ANCHOR = "Llama-3.1-8B"
-FIXED, POST_HOC, DEFAULTS = "fixed beforehand", "post hoc", "defaults, not fixed beforehand"
+FRAME = "data frame"
+"""How a DataFrame is called in place of a file."""
+PER_MODEL = FloorStructure("gpu, model", "added")
+NOT_FITTED = {
+    "latency": "a latency per kernel cannot be told from a floor per (GPU, model), since a model's launches never vary",
+    "grid": "cells are those of the data, and of a published study those of its imputed grids, whose axes are unknown",
+}
+"""What a study could once ask for, and why it cannot be had."""
+SHARED_BY, COMBINE = ("gpu, model", "gpu, class"), ("added", "added, H >= 0")
+"""Floors that the hypotheses can be tested under."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is judged: a file, its format, and which stack and mode of it."""
+    """What is judged: a file, its format, and which stack and mode of it; or data at hand, whose `path` is a name.
+
+    Attributes
+    ----------
+    path : Path
+    format : str
+        "schema", "argonne", "llama-bench", "optimum-benchmark" or "published".
+    stack, mode : str or None
+        Which serving stack and launch mode where a file mixes them.
+    content : Measurements or DataFrame, optional
+        Data that are no file.
+    """
 
     path: Path
     format: str = "schema"
     stack: str | None = None
     mode: str | None = None
+    content: "Measurements | pd.DataFrame | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _one_of("format", self.format, FORMATS)
+        if self.content is None:
+            one_of("format", self.format, FORMATS)
         for name in ("stack", "mode"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise ValueError(f"{name} must be a name, got {value!r}")
 
+    @classmethod
+    def of(cls, given: "Data | Measurements | pd.DataFrame | str | Path") -> "Data":
+        """Data as `Study` takes them; InputError where a file cannot be read."""
+        if isinstance(given, Data):
+            return given
+        if isinstance(given, str | Path):
+            return cls(readable_file(given))
+        said = getattr(given, "provenance", {})
+        stack, mode = (None if said.get(kind) == "unknown" else said.get(kind) for kind in ("stack", "mode"))
+        return cls(Path(said.get("file", FRAME)), said.get("format", "schema"), stack, mode, given)
 
-@dataclass(frozen=True)
-class Margins:
-    """By what the hypotheses are judged.
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the data."""
+        if self.content is not None:
+            return ()
+        if self.format != "argonne":
+            return (self.path,)
+        from rooffloor.validate.measurements.importers import argonne
 
-    Attributes
-    ----------
-    h1_points : float
-        Residual MAPE of a transferred model may exceed the anchor's by so many points.
-    h1_absolute : float
-        Residual MAPE may be at most so many percent.
-    slope_rope : float
-        A slope within 1 +- this is as good as 1.
-    dispatch_percent : float
-        A term below so many percent of the step is negligible.
-    probability : float
-        Posterior probability that a verdict needs.
-    label : str
-        When the margins were chosen: "fixed beforehand", "post hoc" or "defaults, not fixed beforehand".
-    """
+        return tuple(filter(None, (self.path, argonne.ttft_file(self.path.parent))))
 
-    h1_points: float = 2.0
-    h1_absolute: float = 10.0
-    slope_rope: float = 0.12
-    dispatch_percent: float = 1.0
-    probability: float = 0.95
-    label: str = DEFAULTS
-
-    def __post_init__(self) -> None:
-        for name in ("h1_points", "h1_absolute", "slope_rope", "dispatch_percent"):
-            _number(name, getattr(self, name), 0.0, 100.0)
-        _number("probability", self.probability, 0.5, 1.0)
-        _one_of("label", self.label, (FIXED, POST_HOC, DEFAULTS))
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Batches and contexts at which steps are predicted where no measurement says them."""
-
-    batches: tuple[int, ...] = (1, 2, 4, 8, 16)
-    contexts: tuple[int, ...] = (512, 2048, 8192)
-
-    def __post_init__(self) -> None:
-        for name in ("batches", "contexts"):
-            values = getattr(self, name)
-            if not isinstance(values, list | tuple) or not values:
-                raise ValueError(f"{name} must be a list of whole numbers, got {values!r}")
-            odd = [v for v in values if type(v) is not int or v < 1]
-            if odd or list(values) != sorted(set(values)):
-                raise ValueError(f"{name} must be rising whole numbers of at least 1, got {list(values)!r}")
-            object.__setattr__(self, name, tuple(values))
+    @property
+    def sha256(self) -> list[str]:
+        """Of each file, or of the rows at hand and the specifications that they bring."""
+        if self.content is None:
+            return [_sha256(file) for file in self.files]
+        frame = getattr(self.content, "frame", self.content)
+        specs = [getattr(self.content, name, {}) for name in ("shapes", "gpus")]
+        return [hashlib.sha256((frame.to_csv() + json_dumps(specs)).encode()).hexdigest()]
 
 
 @dataclass(frozen=True)
 class Roof:
-    """The roof's structure, which set of constants is used, and which experts are streamed."""
-
-    preset: str = "study"
-    treatment: str = "cut"
-    experts: Experts = "active"
-
-    def __post_init__(self) -> None:
-        _one_of("preset", self.preset, PRESETS)
-        _one_of("treatment", self.treatment, TREATMENTS)
-        _one_of("experts", self.experts, EXPERTS)
-
-
-@dataclass(frozen=True)
-class Study:
-    """One study.
+    """The roof's structure, which cells its constants come from, and which experts are streamed.
 
     Attributes
     ----------
-    name : str
-        Also the name of its folder of reports.
-    data : Data
+    preset : "study", "query heads" or "per gpu"
+        Three constants for all GPUs; attention also bound by the bytes of its query heads; constants for each GPU.
+    treatment : "study", "cut" or "joint"
+        Constants from the anchor's cells alone (cut) or from all cells. Published: the study's own; measured: cut.
+    experts : "active", "distinct" or "balanced"
+    """
+
+    preset: str = "study"
+    treatment: str = "study"
+    experts: Experts = "active"
+
+    def __post_init__(self) -> None:
+        if self.preset == "latency":
+            raise ValueError(f"preset 'latency' is not fitted: {NOT_FITTED['latency']}")
+        one_of("preset", self.preset, PRESETS)
+        one_of("treatment", self.treatment, TREATMENTS)
+        one_of("experts", self.experts, EXPERTS)
+
+
+@dataclass(frozen=True, init=False)
+class Study:
+    """Data, and what they are judged by.
+
+    Parameters
+    ----------
+    data : Measurements, DataFrame in the columns of a CSV file, path of one, or Data (its format and choices)
     anchor : str
         Catalog name of the model on which constants are calibrated.
-    classes : mapping
+    margins : Margins
+    name : str, optional
+        Also the name of its folder of reports; default: the file's, or "data".
+    classes : mapping, optional
         Class of a model where it is not the default one, by catalog name.
-    margins, grid, efficiency, floor : Margins, Grid, Roof, FloorStructure
-    models, gpus : mapping
+    efficiency, floor : Roof, FloorStructure
+        What is fitted.
+    models, gpus : mapping, optional
         Specifications that the catalog lacks, by name.
     seed : int
+
+    Raises
+    ------
+    ValueError
+        A name is unknown, a value makes no sense, or (InputError) a file cannot be read.
+
+    Examples
+    --------
+    >>> study = Study.load("transfer-study")
+    >>> study.anchor, study.margins.label
+    ('Llama-3.1-8B', 'post hoc')
     """
 
     name: str
     data: Data
-    anchor: str = DEFAULT_ANCHOR
-    classes: Mapping[str, str] = field(default_factory=dict)
-    margins: Margins = field(default_factory=Margins)
-    grid: Grid = field(default_factory=Grid)
-    efficiency: Roof = field(default_factory=Roof)
-    floor: FloorStructure = field(default_factory=FloorStructure)
-    models: Mapping[str, ModelShapes] = field(default_factory=dict)
-    gpus: Mapping[str, GpuSpec] = field(default_factory=dict)
-    seed: int = 1
+    anchor: str
+    classes: Mapping[str, str]
+    margins: Margins
+    efficiency: Roof
+    floor: FloorStructure
+    models: Mapping[str, ModelShapes]
+    gpus: Mapping[str, GpuSpec]
+    seed: int
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        data: "Data | Measurements | pd.DataFrame | str | Path",
+        *,
+        anchor: str = DEFAULT_ANCHOR,
+        margins: Margins = Margins(),  # noqa: B008
+        name: str | None = None,
+        classes: Mapping[str, str] | None = None,
+        efficiency: Roof = Roof(),
+        floor: FloorStructure = PER_MODEL,
+        models: Mapping[str, ModelShapes] | None = None,
+        gpus: Mapping[str, GpuSpec] | None = None,
+        seed: int = 1,
+    ):
+        data = Data.of(data)
+        given = {"data": data, "margins": margins, "efficiency": efficiency, "floor": floor, "seed": seed}
+        given |= {"name": _name_of(data) if name is None else name, "models": models or {}, "gpus": gpus or {}}
+        for key, value in given.items():
+            object.__setattr__(self, key, value)
         if not isinstance(self.name, str) or not re.fullmatch(r"\w[\w .+-]*", self.name):
             raise ValueError(f"name must be letters, digits, space, '.', '+', '-' or '_', got {self.name!r}")
-        if type(self.seed) is not int or self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
-        object.__setattr__(self, "anchor", self.names.shapes(self.anchor).name)
-        for model, label in self.classes.items():
+        if type(seed) is not int or seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+        object.__setattr__(self, "anchor", self.names.shapes(anchor).name)
+        for model, label in (classes or {}).items():
             if not isinstance(label, str) or not label.strip():
                 raise ValueError(f"class of {model!r} must be a name, got {label!r}")
-        classes = {self.names.shapes(model).name: label for model, label in self.classes.items()}
-        object.__setattr__(self, "classes", classes)
+        own = {self.names.shapes(model).name: label for model, label in (classes or {}).items()}
+        object.__setattr__(self, "classes", own)
+        self._refuse_what_is_not_fitted()
 
     @classmethod
     def load(cls, study: str | Path) -> "Study":
@@ -205,18 +254,44 @@ class Study:
             The file or a config cannot be read, or the format or anchor is unknown.
         """
         file = readable_file(path)
-        parts = filter(None, (file.stem, stack, mode))
-        name = re.sub(r"[^\w.+-]+", "-", "-".join(parts)).strip("-.+") or "data"
         try:
             models = {} if configs is None else configured(Path(configs))
-            return cls(name, Data(file, format, stack, mode), anchor=anchor or DEFAULT_ANCHOR, models=models)
+            return cls(Data(file, format, stack, mode), anchor=anchor or DEFAULT_ANCHOR, models=models)
         except ValueError as error:
             raise InputError(str(error)) from error
+
+    def _refuse_what_is_not_fitted(self) -> None:
+        """ValueError for a setting that the fit of these data has no place for."""
+        floor, roof = self.floor, self.efficiency
+        refused = {}
+        if self.data.format == "published":
+            imputed = "the imputed grids of a published study were made with"
+            refused = {
+                f"[floor] {floor}": floor != PER_MODEL and f"{imputed} a {PER_MODEL}",
+                f"[efficiency] preset {roof.preset!r}": roof.preset != "study" and f"{imputed} constants of their own",
+                f"[efficiency] treatment {roof.treatment!r}": roof.treatment != "study"
+                and f"{imputed} constants of their own",
+                "[gpus]": bool(self.gpus) and f"{imputed} the catalog's",
+                "[models]": bool(self.models) and f"{imputed} the catalog's",
+            }
+        else:
+            side_by_side = "the report compares such floors side by side"
+            refused = {
+                f"[floor] shared_by {floor.shared_by!r}": floor.shared_by not in SHARED_BY
+                and f"it leaves no floor of a model to compare with the anchor's; {side_by_side}",
+                f"[floor] {floor}": (floor.combine not in COMBINE or bool(floor.combine_of))
+                and f"the hypotheses are about floors that are added to T_gpu; {side_by_side}",
+            }
+        for what, why in refused.items():
+            if why:
+                raise ValueError(f"{what} is not fitted: {why}")
 
     @property
     def names(self) -> Names:
         """What resolves names of models and GPUs in this study."""
-        return Names(self.models, self.gpus)
+        brought = self.data.content
+        models, gpus = (dict(getattr(brought, kind, {})) for kind in ("shapes", "gpus"))
+        return Names(models | dict(self.models), gpus | dict(self.gpus))
 
     def class_of(self, model: str) -> str:
         """The class of a model, which shares floors: the study's, or the default one."""
@@ -224,34 +299,41 @@ class Study:
         return self.classes.get(shapes.name) or classes.default_class(shapes)
 
     def measurements(self) -> "Measurements":
-        """The study's measurements; InputError where the file cannot be used (see `measurements.load`)."""
-        from rooffloor.validate.measurements.load import load
+        """The study's measurements, read once; InputError where they cannot be used (see `load_measurements`)."""
+        return self._measurements
+
+    @cached_property
+    def _measurements(self) -> "Measurements":
+        from rooffloor.validate.measurements.load import Measurements, load_measurements
 
         d = self.data
-        return load(d.path, format=d.format, stack=d.stack, mode=d.mode, names=self.names)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that hold the study's data."""
-        if self.data.format != "argonne":
-            return (self.data.path,)
-        from rooffloor.validate.measurements.importers import argonne
-
-        return tuple(filter(None, (self.data.path, argonne.ttft_file(self.data.path.parent))))
+        if isinstance(d.content, Measurements):
+            return d.content
+        given = d.path if d.content is None else d.content
+        return load_measurements(given, format=d.format, stack=d.stack, mode=d.mode, names=self.names)
 
     @property
     def hash(self) -> str:
-        """sha256 over what the study says, the bytes of its data and of the catalogs, and the code's version.
+        """sha256 over what the study says, its data, the catalogs, and the code's version.
 
         Where the files lie does not count.
         """
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("data", "floor")}
-        content["data"] = asdict(self.data) | {"path": None}
+        d = self.data
+        content["data"] = {"path": None, "format": d.format, "stack": d.stack, "mode": d.mode}
         content["floor"] = [self.floor.shared_by, self.floor.combine, *self.floor.combine_of]
         catalog = Path(classes.__file__).parent / "catalog"
-        content["files"] = [_sha256(file) for file in (*self.files, *sorted(catalog.glob("*.toml")))]
+        content["files"] = [*d.sha256, *(_sha256(file) for file in sorted(catalog.glob("*.toml")))]
         content["version"] = __version__
         return hashlib.sha256(json_dumps(content).encode()).hexdigest()
+
+
+def _name_of(data: Data) -> str:
+    """The name of a study of these data."""
+    parts = filter(None, (data.path.stem, data.stack, data.mode)) if data.content is None else (data.path.stem,)
+    if data.path.name == FRAME:
+        return "data"
+    return re.sub(r"[^\w.+-]+", "-", "-".join(parts)).strip("-.+") or "data"
 
 
 def _sha256(file: Path) -> str:
@@ -271,7 +353,9 @@ def _find(study: str | Path) -> Path:
 
 def _from_table(cls: type[Study], table: Mapping[str, Any], folder: Path) -> Study:
     """A study from the content of study.toml; relative paths start at `folder`."""
-    sections = ("data", "anchor", "classes", "margins", "grid", "efficiency", "floor", "gpus", "models")
+    sections = ("data", "anchor", "classes", "margins", "efficiency", "floor", "gpus", "models")
+    if "grid" in table:
+        raise ValueError(f"[grid] is not read: {NOT_FITTED['grid']}")
     _keys("the study", table, ("name", "seed", *sections))
     for section in sections:
         if not isinstance(table.get(section, {}), Mapping):
@@ -285,15 +369,16 @@ def _from_table(cls: type[Study], table: Mapping[str, Any], folder: Path) -> Stu
     _keys("[anchor]", table.get("anchor", {}), ("model",))
     gpus = {name: _gpu(name, entry) for name, entry in table.get("gpus", {}).items()}
     models = {name: _model(name, entry, folder) for name, entry in table.get("models", {}).items()}
+    stated = table.get("margins", {})
     return cls(
+        _section(Data, "data", data | {"path": readable_file(folder / data["path"])}),
         name=table["name"],
-        data=_section(Data, "data", data | {"path": readable_file(folder / data["path"])}),
         anchor=str(table.get("anchor", {}).get("model", DEFAULT_ANCHOR)),
-        classes=table.get("classes", {}),
-        margins=_margins(table.get("margins", {})),
-        grid=_section(Grid, "grid", table.get("grid", {})),
+        classes=table.get("classes"),
+        # Margins that a study states are fixed beforehand unless it says otherwise; the others are defaults.
+        margins=_section(Margins, "margins", ({"label": FIXED} if set(stated) - {"label"} else {}) | dict(stated)),
         efficiency=_section(Roof, "efficiency", table.get("efficiency", {})),
-        floor=_section(FloorStructure, "floor", table.get("floor", {})),
+        floor=_section(FloorStructure, "floor", {"shared_by": PER_MODEL.shared_by} | dict(table.get("floor", {}))),
         models=models,
         gpus=gpus,
         seed=table.get("seed", 1),
@@ -302,17 +387,11 @@ def _from_table(cls: type[Study], table: Mapping[str, Any], folder: Path) -> Stu
 
 def _section[T](cls: type[T], name: str, table: Mapping[str, Any]) -> T:
     """One section as its dataclass."""
-    _keys(f"[{name}]", table, tuple(f.name for f in fields(cls)))  # type: ignore[arg-type]
+    _keys(f"[{name}]", table, tuple(f.name for f in fields(cls) if f.name != "content"))  # type: ignore[arg-type]
     try:
         return cls(**table)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"[{name}] {error}") from error
-
-
-def _margins(table: Mapping[str, Any]) -> Margins:
-    """Margins that a study states are fixed beforehand unless it says otherwise; the others are defaults."""
-    stated = set(table) - {"label"}
-    return _section(Margins, "margins", {"label": FIXED} | dict(table) if stated else table)
 
 
 def _gpu(name: str, table: Any) -> GpuSpec:
@@ -327,58 +406,10 @@ def _model(name: str, table: Any, folder: Path) -> ModelShapes:
     file = readable_file(folder / table["config"])
     if file.suffix == ".toml":
         return ModelShapes.from_table(name, read_toml(file))
-    return ModelShapes.from_hf_config(file, name)
-
-
-def config_files(folder: Path) -> dict[str, Path]:
-    """Config files of a folder by the name of their model.
-
-    NAME/config.json, NAME.json or NAME_config.json; in NAME, `--` stands for the slash of a hub id, and both the hub
-    id and its last part name the model.
-
-    Raises
-    ------
-    InputError
-        No such folder, no config in it, or two for one name.
-    """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; expected config.json files of the models")
-    found: dict[str, Path] = {}
-    for file in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
-        stem = file.parent.name if file.name == "config.json" else file.stem.removesuffix("_config")
-        hub_id = stem.replace("--", "/")
-        for name in dict.fromkeys((hub_id, hub_id.rsplit("/", 1)[-1])):
-            if name in found:
-                raise InputError(f"{file}: a second config of {name!r} beside {found[name]}")
-            found[name] = file
-    if not found:
-        raise InputError(f"{folder}: holds no config.json; expected NAME/config.json or NAME_config.json")
-    return found
-
-
-def configured(folder: Path) -> dict[str, ModelShapes]:
-    """Models of `config_files`; a config that cannot be read is an error only once its model is needed."""
-    models = {}
-    for name, file in config_files(folder).items():
-        try:
-            shapes = ModelShapes.from_hf_config(file, name.rsplit("/", 1)[-1])
-        except ValueError:
-            continue
-        models[name] = shapes
-    return models
+    return read_config(file, name)
 
 
 def _keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     unknown = [key for key in table if key not in known]
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r} in {where}; expected {', '.join(known)}")
-
-
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} {value!r} is unknown; expected one of {', '.join(known)}")
-
-
-def _number(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, got {value!r}")

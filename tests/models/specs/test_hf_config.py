@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rooffloor.models.specs import shapes
-from rooffloor.models.specs.hf.config import SUPPORTED
-from rooffloor.models.specs.shapes import ModelShapes
+from rooffloor.models.specs.hf.config import SUPPORTED, read_config
 
 
 def sizes(hidden: int, intermediate: int, layers: int, heads: int, kv: int | None, vocab: int) -> dict[str, Any]:
@@ -191,13 +190,13 @@ FALCON_11B = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name):
     config, parameters = PUBLISHED[name]
-    assert ModelShapes.from_hf_config(config, name).parameters == parameters
+    assert read_config(config, name).parameters == parameters
 
 
 @pytest.mark.parametrize("name", FALCONS)
 def test_falcon_parameters_are_the_published_ones_less_the_second_copy_of_the_tied_table(name):
     config, parameters = FALCONS[name]
-    model = ModelShapes.from_hf_config(config, name)
+    model = read_config(config, name)
     assert model.tied_embeddings
     assert model.parameters + model.hidden * model.vocab == parameters
 
@@ -224,13 +223,13 @@ def test_every_architecture_has_a_published_size():
     ],
 )
 def test_real_configs(shared: Path, file, parameters_b, number_format):
-    model = ModelShapes.from_hf_config(real(shared, file))
+    model = read_config(real(shared, file))
     assert model.parameters / 1e9 == pytest.approx(parameters_b, rel=1e-3)
     assert (model.name, model.number_format) == (file, number_format)
 
 
 def test_real_config_equals_the_catalog(shared: Path):
-    read = ModelShapes.from_hf_config(real(shared, "meta-llama--Meta-Llama-3.1-8B"), name="Llama-3.1-8B")
+    read = read_config(real(shared, "meta-llama--Meta-Llama-3.1-8B"), name="Llama-3.1-8B")
     known = shapes.load("Llama-3.1-8B")
     assert read.linear_weights == known.linear_weights
     assert read.small_weights == known.small_weights
@@ -247,7 +246,7 @@ def test_real_config_equals_the_catalog(shared: Path):
 )
 def test_real_configs_that_the_roof_does_not_model(shared: Path, file, what):
     with pytest.raises(ValueError, match=f"{file}_config.json: model_type {what}") as error:
-        ModelShapes.from_hf_config(real(shared, file))
+        read_config(real(shared, file))
     assert "\n" not in str(error.value)
 
 
@@ -287,10 +286,10 @@ def test_config_from_file_folder_and_dict(tmp_path: Path):
     folder = tmp_path / "tiny"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))
-    by_folder = ModelShapes.from_hf_config(folder)
-    assert by_folder == ModelShapes.from_hf_config(folder / "config.json")
+    by_folder = read_config(folder)
+    assert by_folder == read_config(folder / "config.json")
     assert by_folder.name == "tiny"
-    by_dict = ModelShapes.from_hf_config(LLAMA, name="tiny")
+    by_dict = read_config(LLAMA, name="tiny")
     assert by_dict.parameters == by_folder.parameters == 2 * 64000 + 3 * (64 * 128 + 64 * 64 + 3 * 64 * 160) + 7 * 64
 
 
@@ -374,7 +373,7 @@ def test_config_from_file_folder_and_dict(tmp_path: Path):
     ],
 )
 def test_what_a_config_says_and_leaves_out(config, expected):
-    model = ModelShapes.from_hf_config(BARE | config)
+    model = read_config(BARE | config)
     assert {field: getattr(model, field) for field in expected} == expected
 
 
@@ -404,7 +403,7 @@ def test_what_a_config_says_and_leaves_out(config, expected):
     ],
 )
 def test_older_and_nested_configs(config, expected):
-    model = ModelShapes.from_hf_config(config)
+    model = read_config(config)
     assert {field: getattr(model, field) for field in expected} == expected
 
 
@@ -418,14 +417,14 @@ def test_older_and_nested_configs(config, expected):
     ],
 )
 def test_the_number_format_is_kept_and_changes_no_shape(stated, expected):
-    model = ModelShapes.from_hf_config(LLAMA | {"quantization_config": stated})
+    model = read_config(LLAMA | {"quantization_config": stated})
     assert model.number_format == expected
-    assert model.parameters == ModelShapes.from_hf_config(LLAMA).parameters
+    assert model.parameters == read_config(LLAMA).parameters
 
 
 def test_names_are_kept_as_they_are():
-    assert ModelShapes.from_hf_config(LLAMA | {"_name_or_path": "<script>x</script>"}).name == "<script>x</script>"
-    assert ModelShapes.from_hf_config(LLAMA | {"_name_or_path": "theirs"}, "mine").name == "mine"
+    assert read_config(LLAMA | {"_name_or_path": "<script>x</script>"}).name == "<script>x</script>"
+    assert read_config(LLAMA | {"_name_or_path": "theirs"}, "mine").name == "mine"
 
 
 # --- what is refused
@@ -531,7 +530,7 @@ def test_other_configs_that_cannot_be_used(config, message):
 
 def check_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        ModelShapes.from_hf_config(config)
+        read_config(config)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
 
@@ -563,7 +562,7 @@ def test_files_that_are_no_config(tmp_path: Path, content, message):
     path = tmp_path / "broken.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"broken\.json: expected a.*{message.removeprefix('expected a')}") as error:
-        ModelShapes.from_hf_config(path)
+        read_config(path)
     assert "\n" not in str(error.value)
     assert len(str(error.value).removeprefix(str(tmp_path))) < 200
 
@@ -571,11 +570,11 @@ def test_files_that_are_no_config(tmp_path: Path, content, message):
 def test_a_byte_order_mark_is_read_over(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(LLAMA).encode())
-    assert ModelShapes.from_hf_config(path).hidden == 64
+    assert read_config(path).hidden == 64
 
 
 @pytest.mark.parametrize("path", ["nowhere.json", "x" * 5000, "/dev/zero", "nowhere\x00.json", "two\nlines.json"])
 def test_paths_that_hold_no_config(path):
     with pytest.raises(ValueError, match=r"expected a config\.json") as error:
-        ModelShapes.from_hf_config(path)
+        read_config(path)
     assert "\n" not in str(error.value)
