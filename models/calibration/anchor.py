@@ -95,7 +95,7 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
     Parameters
     ----------
     combine : str
-        A key of `floors.COMBINE`. Where it leaves q free, q is drawn given the anchor's cells alone.
+        A key of `structures.COMBINE`. Where it leaves q free, q is drawn given the anchor's cells alone.
 
     Returns
     -------

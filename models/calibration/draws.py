@@ -62,7 +62,7 @@ class Calibration:
     noise_relative : array [draw, gpu, model]
         sd of a measured step over its mean, leftover of the roof included; NaN as above.
     combine : str
-        How floors join the GPU branch, a key of `floors.COMBINE`.
+        How floors join the GPU branch, a key of `structures.COMBINE`.
     q : array [draw]
         The overlap (1: added).
     scales : array [draw, effect]
