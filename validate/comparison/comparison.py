@@ -166,9 +166,9 @@ class Comparison:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """elpd below the best with two standard errors of the difference, per structure."""
-        from rooffloor.validate.presentation.figures import report
+        from rooffloor.validate.presentation.figures.which_floor import structures
 
-        return report.structures(self, ax=ax)
+        return structures(self, ax=ax)
 
 
 def compare(

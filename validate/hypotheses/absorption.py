@@ -19,9 +19,11 @@ from rooffloor.models.roof.kernels import KERNELS, Experts, Work, decode_work
 from rooffloor.models.roof.roofline import CONSTANTS, Efficiency, gpu_ms, gradient_ms, work_ms
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
-from rooffloor.validate.estimates.cell_draws import Draws, Estimate, tails, weighted_quantiles
+from rooffloor.validate.estimates.cell_draws import Draws
+from rooffloor.validate.estimates.estimate import Estimate, tails, weighted_quantiles
 from rooffloor.validate.estimates.metrics import raw_mape, relative_error, residual_mape
-from rooffloor.validate.published.imputation.inversion import READINGS
+from rooffloor.validate.presentation.numbers import size_number
+from rooffloor.validate.published.imputation.readings import READINGS
 
 type Array = NDArray[np.float64]
 
@@ -533,11 +535,6 @@ def share_words(share: float) -> str:
     if percent > 99.9:
         return "more than 99.9 %"
     return "less than 0.1 %" if percent < 0.1 else f"{percent:.3g} %"
-
-
-def size_number(size: float, unit: str) -> str:
-    """A size with two digits, without its unit; percents stop at 1000."""
-    return "> 1000" if unit.startswith("percent") and size > 1e3 else f"{float(f'{size:.2g}'):g}"
 
 
 def size_words(size: float, unit: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rooffloor.validate.estimates.cell_draws import Estimate
+from rooffloor.validate.estimates.estimate import Estimate
 
 type Record = Mapping[str, Any]
 
@@ -97,6 +97,11 @@ def plain(value: object) -> str:
         case Mapping():
             return full(value) if is_estimate(value) else ", ".join(f"{label(k)} {plain(v)}" for k, v in value.items())
     return str(value)
+
+
+def size_number(size: float, unit: str) -> str:
+    """A size with two digits, without its unit; percents stop at 1000."""
+    return "> 1000" if unit.startswith("percent") and size > 1e3 else f"{float(f'{size:.2g}'):g}"
 
 
 LABELS = {

@@ -30,6 +30,7 @@ from rooffloor.validate.presentation.blocks import (
     text_cell,
 )
 from rooffloor.validate.presentation.numbers import Record, decimal, full, is_estimate, label, number, plain, published
+from rooffloor.validate.reporting.figures import FIGURES, images
 from rooffloor.validate.reporting.sections import absorption, hypotheses, robustness, which_floor
 
 MOST_ROWS = 1000
@@ -46,7 +47,7 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
     figures : collection of str
         Keys of the figures there are (`FIGURES`, others come last).
     """
-    image = _images(data, figures)
+    image = images(data, figures)
     found = (
         Section("Summary", (*items(data["summary"]), _verdicts_table(data))),
         absorption.section(data["absorption"], data["hidden_errors"], image),
@@ -73,106 +74,6 @@ def sections(data: Record, figures: Collection[str]) -> tuple[Section, ...]:
         ),
     )
     return tuple(s for s in found if s)
-
-
-# ---- figures ----------------------------------------------------------------------------------------------------
-
-INTERVALS = "Points are posterior means, thick and thin bars 50 % and 90 % equal-tailed credible intervals"
-PUBLISHED = "open diamonds, where there are any, are published figures"
-FIGURES = {
-    "absorption": (
-        "Share of the squared relative error of T_gpu that the best scalar removes, a row for each model and GPU",
-        f"What a scalar floor absorbs: share of the squared relative error of T_gpu that the best constant in time "
-        f"removes. {INTERVALS}; the grey bar is no posterior but where 90 % of simulated pure noise of the same size "
-        "falls, its line the mean. Up to the bar's right end, noise alone can explain the share. At the right, the "
-        "MAPE that the scalar of least MAPE leaves.",
-    ),
-    "hidden_errors": (
-        "Grid of kinds of error by models on one GPU, coloured by the share that a free floor hides",
-        "What a scalar floor hides on one GPU: colour is the share of an error's squared effect that a free floor "
-        "takes up, the number the smallest size that then shows (two-sided test at 5 %, power 80 %), in the unit of "
-        "its row; never: the floor hides it wholly. All are given the posterior means of constants and noise, without "
-        "an interval. The tables have every GPU.",
-    ),
-    "table": (
-        "Raw and residual MAPE of every model, one panel for each GPU and one for the pooled means",
-        f"The two numbers: raw MAPE (T_gpu alone) and residual MAPE (T_gpu plus the anchor's floor of that GPU), each "
-        f"as expected for the grid (filled) and of the cells as measured (hollow). {INTERVALS}; {PUBLISHED}.",
-    ),
-    "floors": (
-        "Forest plot of the floors, grouped by GPU",
-        f"Floors in ms: what is added beyond T_gpu. {INTERVALS}; a hollow square is a self-floor under the study's "
-        f"reading; {PUBLISHED}.",
-    ),
-    "measured_predicted": (
-        "Decode steps against predicted steps, one panel for each GPU and a last one for the mixtures of experts, or "
-        "for each model under its own floor",
-        "Decode step against T_gpu plus the anchor's floor, in ms. A point is a cell (model, batch, context) at its "
-        "posterior means, bars are 90 % credible intervals (50 % ones are not drawn); on the diagonal the prediction "
-        "is the step. The last panel shows the mixtures of experts with and without the dispatch term or, where "
-        "there are none, every model with its own floor.",
-    ),
-    "breakdown": (
-        "Stacked bars: what the mean step of each group of cells is made of",
-        "What a mean step is made of, in ms: weights, KV cache, other kernels, floor and what is left over. Bars are "
-        "posterior means, negative parts hatched to the left of zero; whiskers at the step (diamond) and at the end "
-        "of the floor are 90 % credible intervals; those of all parts are in the table.",
-    ),
-    "competition": (
-        "Log Bayes factor of every floor structure against the study's own, a marker for each prior scale",
-        "How much more probable the published figures are under each floor structure than under the study's own: log "
-        "Bayes factors under each prior scale. Bars are two standard errors of the computation to both sides, no "
-        "credible intervals; within the grey band (Bayes factor 1/3 to 3) no side is taken; an arrow at the edge is a "
-        "structure that stayed out of reach of the figures. Aggregates alone: no imputed grid was fitted.",
-    ),
-    "structures": (
-        "Predictive score of every floor structure below the best one",
-        "Floor structures on the same cells: elpd (log score of unseen cells) below the best. Bars are two standard "
-        "errors of the difference to both sides, no credible intervals; the square is the structure that is chosen, "
-        "the simplest that predicts about as well as the best.",
-    ),
-    "verdicts": (
-        "Probability of transfer within the class as a curve over the margin, one panel for each family",
-        "Posterior probability, without an interval of its own, that the residual MAPE of a family exceeds the "
-        "anchor's by less than the margin, for margins of 0 to 5 points: coloured for each GPU, black for the mean "
-        "over GPUs. Points mark the stated margin (dotted); where a curve crosses a grey line, a verdict flips. The "
-        "hollow point is the probability of the absolute margin.",
-    ),
-    "power": (
-        "Share of simulated studies in which H1 is supported, or refuted, against the true difference of MAPEs",
-        "How often H1 is supported or refuted, and how often the t-test over GPUs finds transfer, in studies that were "
-        "simulated with a known difference between the family's residual MAPE and the anchor's, on three GPUs that "
-        "differ by 1 point (sd). Left of the dashed margin H1 is true, right of it every supported is a mistake; the "
-        "dotted line is 5 %. Bars are two standard errors of the simulation, no credible intervals.",
-    ),
-    "joint": (
-        "Ellipses of offset and slope for each model and GPU that H3 judges",
-        "What the steps of a pair say of offset and slope together: y = offset + slope x T_gpu, the offset less the "
-        "anchor's floor; left at T_gpu = 0, right at the mean T_gpu of the pair. Ellipses hold 50 % (thick) and 90 % "
-        "(thin) of the normal distribution that has the posterior's mean and covariance: joint regions, no intervals. "
-        "On the line of slope 1 an offset alone explains the pair, on that of no offset a scale alone. cos² near 1 "
-        "(a slanted, narrow ellipse at the left) says that these cells hardly tell the two apart.",
-    ),
-    "context": (
-        "Decode step against context at the largest batch of each model, one panel for each GPU",
-        f"Decode step against context at the largest batch. {INTERVALS}; dashed lines with bands are T_gpu plus the "
-        f"model's own floor with its 90 % interval; {PUBLISHED} (the rise above the shortest context).",
-    ),
-}
-"""Alternative text and caption of each figure; the data label is added to the caption."""
-
-
-SIMULATED = {"power": "simulated studies, none of them this one"}
-"""Figures that show other data than the study's."""
-
-
-def _images(data: Record, figures: Collection[str]) -> Callable[[str], tuple[Image, ...]]:
-    def image(key: str) -> tuple[Image, ...]:
-        alt, caption = FIGURES.get(key, (label(key), f"{label(key).capitalize()}. {INTERVALS}."))
-        text = f"{caption} Data: {SIMULATED.get(key, data['status']['label'])}."
-        return (Image(key, f"{alt} ({data['study']['name']})", text),) if key in figures else ()
-
-    return image
 
 
 # ---- summary ----------------------------------------------------------------------------------------------------
@@ -579,16 +480,3 @@ def _sensitivity(data: Record) -> Section:
 
 def _settings(study: Record) -> tuple[Block, ...]:
     return key_values({k: v for k, v in study.items() if v is not None and k != "margins"}, "The study")
-
-
-def banner(data: Record) -> tuple[str, tuple[str, ...]]:
-    """Data label and status sentences."""
-    return data["status"]["label"], tuple(data["status"]["sentences"])
-
-
-def table_line(row: Record) -> tuple[str, ...]:
-    """Model, GPU, published, expected raw and residual MAPE of one row as text."""
-    shown = row["published"] or {}
-    pair = f"{published(shown.get('raw'), 'percent')} / {published(shown.get('residual'), 'percent')}"
-    residual = full(row["residual"]["expected"], unit=False) if row["residual"] else plain(None)
-    return row["model"], row["gpu"], pair if shown else "", full(row["raw"]["expected"], unit=False), residual

@@ -6,15 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.validate.estimates.cell_draws import (
-    AS_MEASURED,
-    EXPECTED,
-    IMPUTED,
-    RERUN,
-    Draws,
-    expected_error,
-    rerun_error,
-)
+from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
+from rooffloor.validate.estimates.metrics import AS_MEASURED, EXPECTED, RERUN, expected_error, rerun_error
 from rooffloor.validate.published.imputation.readings import READINGS
 from rooffloor.validate.published.imputation.reconstruction import Reconstruction
 from rooffloor.validate.published.printed_figures import PublishedFigures

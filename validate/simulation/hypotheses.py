@@ -25,9 +25,10 @@ from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.common import files, resources
-from rooffloor.validate.estimates.cell_draws import SIMULATED, Draws, expected_error, with_own_noise
+from rooffloor.validate.estimates.cell_draws import SIMULATED, Draws, with_own_noise
+from rooffloor.validate.estimates.metrics import expected_error
 from rooffloor.validate.simulation.sbc import STUDY_GRID, STUDY_MODELS
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.study.margins import Margins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -426,9 +427,9 @@ class Rates:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """How often H1 says "supported" against the true difference, with two standard errors."""
-        from rooffloor.validate.presentation.figures import report
+        from rooffloor.validate.presentation.figures.hypotheses import power
 
-        return report.power(self, ax=ax)
+        return power(self, ax=ax)
 
     def save(self, path: Path) -> Path:
         """Write the table as CSV."""

@@ -27,7 +27,7 @@ from rooffloor.validate.measurements import load
 from rooffloor.validate.measurements.given_specs import load_gpu, load_model
 from rooffloor.validate.measurements.one_model import OwnRows, named_in
 from rooffloor.validate.simulation import check as checkrates
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import domain
 from rooffloor.validate.transfer.family_fit import Family, family
 from rooffloor.validate.transfer.verdict import (

@@ -22,7 +22,7 @@ from rooffloor.validate.presentation.blocks import (
 )
 from rooffloor.validate.presentation.numbers import Record, full
 from rooffloor.validate.simulation import check as checkrates
-from rooffloor.validate.study.study import POST_HOC
+from rooffloor.validate.study.margins import POST_HOC
 from rooffloor.validate.transfer.verdict import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED, VERDICTS
 
 if TYPE_CHECKING:
@@ -306,11 +306,11 @@ def _excluded(data: Record) -> tuple[Any, ...]:
 
 def figures(check: "Check") -> "Mapping[str, Figure]":
     """Figures of the page by key."""
-    from rooffloor.validate.presentation.figures import report
+    from rooffloor.validate.presentation.figures.check import checked
 
     data = check.data
     drawn = check.plot().figure
-    return {"verdict": drawn, "cells": report.checked(data["cells"], label(data), data["margins"])[0].figure}
+    return {"verdict": drawn, "cells": checked(data["cells"], label(data), data["margins"])[0].figure}
 
 
 def save(check: "Check", folder: Path) -> Path:

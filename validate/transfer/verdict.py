@@ -22,7 +22,8 @@ from rooffloor.models.roof.roofline import Efficiency
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.estimates.cell_draws import IMPUTED, LEVELS, Draws, Estimate, tails
+from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
+from rooffloor.validate.estimates.estimate import LEVELS, Estimate, tails
 from rooffloor.validate.hypotheses.hypotheses import (
     PRIOR_SCALES,
     SLOPE_SD,
@@ -32,7 +33,7 @@ from rooffloor.validate.hypotheses.hypotheses import (
     say,
     slope,
 )
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer.explanations import (
     BETWEEN_SIZE,
     MECHANISMS,
@@ -119,9 +120,9 @@ class Verdict:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """The probabilities of the verdicts, by GPU and overall."""
-        from rooffloor.validate.presentation.figures import report
+        from rooffloor.validate.presentation.figures.check import verdicts
 
-        return report.verdicts(self.data, ax=ax)
+        return verdicts(self.data, ax=ax)
 
 
 def judge(

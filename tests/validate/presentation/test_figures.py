@@ -12,9 +12,13 @@ from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED, Draws
 from rooffloor.validate.hypotheses import hypotheses
-from rooffloor.validate.presentation.figures import report
+from rooffloor.validate.presentation.figures.absorption import absorption, hidden_errors
+from rooffloor.validate.presentation.figures.cells import context_slopes, measured_predicted
+from rooffloor.validate.presentation.figures.hypotheses import joint, margins
+from rooffloor.validate.presentation.figures.report import breakdown, floors, two_number_table
+from rooffloor.validate.presentation.figures.style import model_styles
 from rooffloor.validate.presentation.numbers import number
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.study.margins import Margins
 
 ANCHOR, SMALL, MOE = "Llama-3.1-8B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
 DENSE, GPUS = (ANCHOR, "Qwen2.5-7B", SMALL), ("H100", "H200", "A100-40GB")
@@ -140,17 +144,17 @@ def first(axes: Any) -> Any:
 
 
 FIGURES = {
-    "absorption": lambda d, axes=None: report.absorption(absorption_of(d), d.label, ax=first(axes)),
-    "hidden_errors": lambda d, axes=None: report.hidden_errors(hidden_of(d), d.label, ax=first(axes)),
-    "table": lambda d, axes=None: report.two_number_table(table_of(d), d.label, axes=axes),
-    "floors": lambda d, axes=None: report.floors(
+    "absorption": lambda d, axes=None: absorption(absorption_of(d), d.label, ax=first(axes)),
+    "hidden_errors": lambda d, axes=None: hidden_errors(hidden_of(d), d.label, ax=first(axes)),
+    "table": lambda d, axes=None: two_number_table(table_of(d), d.label, axes=axes),
+    "floors": lambda d, axes=None: floors(
         floors_of(d)["by_model"], floors_of(d)["self_floors"], d.label, ax=first(axes)
     ),
-    "measured_predicted": lambda d, axes=None: report.measured_predicted(d, axes=axes),
-    "breakdown": lambda d, axes=None: report.breakdown(breakdown_of(d), d.label, axes=axes),
-    "context": lambda d, axes=None: report.context_slopes(d, {(ANCHOR, "A100-40GB"): 14.8}, axes=axes),
-    "verdicts": lambda d, axes=None: report.margins(hypotheses.h1(d, Margins()).data, d.label, 2.0, axes=axes),
-    "joint": lambda d, axes=None: report.joint(hypotheses.h3(d, Margins()).data["per_sku"], d.label, axes=axes),
+    "measured_predicted": lambda d, axes=None: measured_predicted(d, axes=axes),
+    "breakdown": lambda d, axes=None: breakdown(breakdown_of(d), d.label, axes=axes),
+    "context": lambda d, axes=None: context_slopes(d, {(ANCHOR, "A100-40GB"): 14.8}, axes=axes),
+    "verdicts": lambda d, axes=None: margins(hypotheses.h1(d, Margins()).data, d.label, 2.0, axes=axes),
+    "joint": lambda d, axes=None: joint(hypotheses.h3(d, Margins()).data["per_sku"], d.label, axes=axes),
 }
 STUDIES = {
     "imputed": lambda: simulate(IMPUTED, (*DENSE, MOE)),
@@ -201,7 +205,7 @@ def test_given_axes_are_drawn_on_and_returned(name):
 def test_absorption_shows_shares_noise_and_what_is_left():
     draws = STUDIES["imputed"]()
     rows = absorption_of(draws)
-    ax = report.absorption(rows, draws.label)
+    ax = absorption(rows, draws.label)
     assert xs(ax, "o") == pytest.approx([row["squared"]["value"] for row in rows])
     assert [bar.get_width() for bar in ax.patches] == pytest.approx([0.25] * len(rows))
     assert "pure noise" in words(ax.figure)
@@ -211,7 +215,7 @@ def test_absorption_shows_shares_noise_and_what_is_left():
 
 
 def test_hidden_errors_write_sizes_never_and_no_effect_on_the_gpu_with_most_models():
-    ax = report.hidden_errors(hidden_of(STUDIES["imputed"]()), IMPUTED)
+    ax = hidden_errors(hidden_of(STUDIES["imputed"]()), IMPUTED)
     assert ax.get_xlabel() == "model on H100"  # the MoE is there
     assert [t.get_text() for t in ax.texts].count("never") == 4
     assert [t.get_text() for t in ax.texts].count("no effect") == 4
@@ -219,36 +223,36 @@ def test_hidden_errors_write_sizes_never_and_no_effect_on_the_gpu_with_most_mode
     assert "missing kernel\nin µs per layer" in [t.get_text() for t in ax.get_yticklabels()]
     shown = ax.get_images()[0].get_array()
     assert np.ma.getmaskarray(np.ma.masked_invalid(shown)).sum() == 4 + 3
-    assert report.hidden_errors(hidden_of(STUDIES["imputed"]()), IMPUTED, "H200").get_xlabel() == "model on H200"
+    assert hidden_errors(hidden_of(STUDIES["imputed"]()), IMPUTED, "H200").get_xlabel() == "model on H200"
 
 
 def test_hidden_errors_of_report_json_have_null_in_place_of_nan():
     rows = json_ready(hidden_of(STUDIES["one GPU"]()))
-    texts = [t.get_text() for t in report.hidden_errors(rows, MEASURED).texts]
+    texts = [t.get_text() for t in hidden_errors(rows, MEASURED).texts]
     assert {"never", "no effect"} <= set(texts)
 
 
 def test_hidden_errors_of_a_gpu_that_is_not_there_are_refused():
     with pytest.raises(ValueError, match="empty"):
-        report.hidden_errors(hidden_of(STUDIES["one GPU"]()), MEASURED, "B200")
+        hidden_errors(hidden_of(STUDIES["one GPU"]()), MEASURED, "B200")
 
 
 def test_too_few_axes_are_refused():
     figure, ax = plt.subplots()
     with pytest.raises(ValueError, match="4 panels, got 1 axes"):
-        report.measured_predicted(STUDIES["measured"](), axes=ax)
+        measured_predicted(STUDIES["measured"](), axes=ax)
     plt.close(figure)
 
 
 def test_empty_rows_are_refused():
     with pytest.raises(ValueError, match="empty"):
-        report.two_number_table([], MEASURED)
+        two_number_table([], MEASURED)
 
 
 def test_table_shows_the_numbers_of_the_rows_and_the_published_points():
     draws = STUDIES["imputed"]()
     rows = table_of(draws)
-    axes = report.two_number_table(rows, draws.label)
+    axes = two_number_table(rows, draws.label)
     assert [ax.get_title() for ax in axes] == ["H100", "H200", "A100-40GB", "pooled: mean over GPUs"]
     expected = [row["raw"]["expected"]["value"] for row in rows if row["gpu"] == "H100"]
     assert xs(axes[0], "o")[::2] == pytest.approx(expected)
@@ -262,24 +266,24 @@ def test_an_estimate_that_is_null_is_left_out():
     draws = STUDIES["one GPU"]()
     rows = table_of(draws)[:1]
     rows[0]["raw"] = {**rows[0]["raw"], "expected": {"value": None, "intervals": {}}}
-    assert len(xs(report.two_number_table(rows, MEASURED)[0], "o")) == 1
+    assert len(xs(two_number_table(rows, MEASURED)[0], "o")) == 1
 
 
 def test_floors_put_a_self_floor_on_the_models_row_or_one_of_its_own():
     draws = STUDIES["imputed"]()
     parts = floors_of(draws)
-    by_model = report.floors(parts["by_model"], parts["self_floors"], draws.label)
+    by_model = floors(parts["by_model"], parts["self_floors"], draws.label)
     assert len(xs(by_model, "o")) == len(parts["by_model"])
     assert xs(by_model, "s") == pytest.approx([parts["self_floors"][0]["reading"]["value"]])
     assert xs(by_model, "D") == [5.65]
-    by_class = report.floors(parts["by_class"], parts["self_floors"], draws.label)
+    by_class = floors(parts["by_class"], parts["self_floors"], draws.label)
     assert len(xs(by_class, "o")) == len(parts["by_class"]) + 1
     assert f"{MOE}, self-floor" in [t.get_text() for t in by_class.get_yticklabels()]
 
 
 def test_the_moe_is_drawn_with_and_without_its_dispatch_term():
     draws = STUDIES["imputed"]()
-    last = report.measured_predicted(draws)[-1]
+    last = measured_predicted(draws)[-1]
     with_term, without = np.array(xs(last, "o")), np.array(xs(last, "x"))
     assert len(with_term) == 21  # 15 + 15 cells of two grids, 9 of them shared
     assert with_term - without == pytest.approx(0.004, rel=0.02)
@@ -287,13 +291,13 @@ def test_the_moe_is_drawn_with_and_without_its_dispatch_term():
 
 def test_without_a_moe_the_last_panel_has_every_models_own_floor():
     draws = STUDIES["measured"]()
-    last = report.measured_predicted(draws)[-1]
+    last = measured_predicted(draws)[-1]
     assert "own floor" in last.get_xlabel()
     assert sorted(xs(last, "o") + xs(last, "s") + xs(last, "D")) == pytest.approx(sorted(draws.mean_ms.mean(0)))
 
 
 def test_a_gpu_without_the_anchor_shows_own_floors_and_says_so():
-    axes = report.measured_predicted(simulate(MEASURED, anchor_on=("H100",)))
+    axes = measured_predicted(simulate(MEASURED, anchor_on=("H100",)))
     assert "floor of" in axes[0].get_xlabel()
     assert "not measured here" in axes[1].get_xlabel()
 
@@ -301,7 +305,7 @@ def test_a_gpu_without_the_anchor_shows_own_floors_and_says_so():
 def test_negative_floors_are_hatched_and_left_of_zero():
     draws = STUDIES["measured"]()
     rows = breakdown_of(draws)
-    axes = report.breakdown(rows, draws.label)
+    axes = breakdown(rows, draws.label)
     for ax, gpu in zip(axes, GPUS, strict=True):
         steps = [row["step"]["value"] for row in rows if row["gpu"] == gpu]
         assert xs(ax, "d") == pytest.approx(steps)
@@ -313,7 +317,7 @@ def test_negative_floors_are_hatched_and_left_of_zero():
 
 def test_context_slopes_show_the_contexts_all_grids_hold_and_the_published_rise():
     draws = STUDIES["imputed"]()
-    ax = report.context_slopes(draws, {(ANCHOR, "A100-40GB"): 14.8})[2]
+    ax = context_slopes(draws, {(ANCHOR, "A100-40GB"): 14.8})[2]
     points = next(line for line in ax.get_lines() if line.get_marker() == "o")
     x, y = np.asarray(points.get_xdata()), np.asarray(points.get_ydata())
     assert x[1:] / x[:-1] == pytest.approx([4, 4])
@@ -327,7 +331,7 @@ def test_context_slopes_show_the_contexts_all_grids_hold_and_the_published_rise(
 def test_margins_draw_every_gpu_the_pooled_curve_and_the_decision_lines():
     draws = STUDIES["imputed"]()
     data = hypotheses.h1(draws, Margins()).data
-    (ax,) = report.margins(data, draws.label, 2.0)
+    (ax,) = margins(data, draws.label, 2.0)
     curves = [line.get_ydata() for line in ax.get_lines() if len(np.atleast_1d(line.get_xdata())) == 21]
     assert len(curves) == len(GPUS) + 1
     family = data["families"][0]
@@ -338,7 +342,7 @@ def test_margins_draw_every_gpu_the_pooled_curve_and_the_decision_lines():
 
 def test_margins_say_why_nothing_was_tested():
     data = hypotheses.h1(simulate(MEASURED, models=(ANCHOR, SMALL)), Margins()).data
-    (ax,) = report.margins(data, MEASURED, 2.0)
+    (ax,) = margins(data, MEASURED, 2.0)
     assert "No model of the anchor's class" in words(ax.figure)
 
 
@@ -349,7 +353,7 @@ def pair(**changed: Any) -> dict[str, Any]:
 
 def test_joint_draws_an_ellipse_for_each_level_and_judged_pair_with_its_cos2():
     rows = [pair(), pair(gpu="H200", verdict="not tested"), pair(gpu="A100-40GB", offset_slope=None)]
-    axes = report.joint(rows, IMPUTED)
+    axes = joint(rows, IMPUTED)
     assert (xs(axes[0], "o"), xs(axes[1], "o")) == ([5.0], [pytest.approx(5.0 + 0.9 * 2.0 - 2.0)])
     rings = [np.stack(line.get_data()) for line in axes[0].get_lines() if len(line.get_xdata()) > 100]
     inverse = np.linalg.inv([[2.0, -0.6], [-0.6, 0.25]])
@@ -362,9 +366,9 @@ def test_joint_draws_an_ellipse_for_each_level_and_judged_pair_with_its_cos2():
 
 def test_joint_without_a_judged_pair_is_refused():
     with pytest.raises(ValueError, match="judges no pair"):
-        report.joint([pair(verdict="not tested")], IMPUTED)
+        joint([pair(verdict="not tested")], IMPUTED)
 
 
 def test_ten_models_have_ten_looks():
-    looks = report._model_styles([str(i) for i in range(25)])
+    looks = model_styles([str(i) for i in range(25)])
     assert len(set(looks.values())) == 25

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
-from rooffloor.validate.presentation.figures import report
+from rooffloor.validate.presentation.figures.hypotheses import power
 from rooffloor.validate.simulation.hypotheses import CURVE, POWER, SIZE, Rates, Truth
 
 
@@ -26,7 +26,7 @@ def made_rates(truths: tuple[Truth, ...] = (*CURVE, *POWER, *SIZE)) -> Rates:
 
 def test_power_draws_the_rates_of_three_gpus_over_the_true_difference() -> None:
     rates = made_rates()
-    ax = report.power(rates)
+    ax = power(rates)
     drawn = {c.get_label(): c.lines[0] for c in ax.containers}
     assert set(drawn) == {"supported", "refuted", "t-test over GPUs, p < 0.05"}
     differences = [-2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 6.0]
@@ -42,4 +42,4 @@ def test_power_draws_the_rates_of_three_gpus_over_the_true_difference() -> None:
 
 def test_power_without_such_studies_is_refused() -> None:
     with pytest.raises(ValueError, match="no simulated study"):
-        report.power(made_rates((Truth("H2", gpus=1),)))
+        power(made_rates((Truth("H2", gpus=1),)))

@@ -9,16 +9,9 @@ from simulated import ANCHOR, GPUS, MOE, SIBLING, SMALL, simulate
 
 from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.estimates import metrics
-from rooffloor.validate.estimates.cell_draws import (
-    AS_MEASURED,
-    EXPECTED,
-    IMPUTED,
-    MEASURED,
-    RERUN,
-    Draws,
-    expected_error,
-)
-from rooffloor.validate.published.imputation.inversion import READINGS
+from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED, Draws
+from rooffloor.validate.estimates.metrics import AS_MEASURED, EXPECTED, RERUN, expected_error
+from rooffloor.validate.published.imputation.readings import READINGS
 from rooffloor.validate.published.imputation.reconstruction import Reconstruction
 from rooffloor.validate.published.printed_figures import PublishedFigures
 from rooffloor.validate.reporting import tables

@@ -19,7 +19,7 @@ from rooffloor.validate.comparison import comparison as compare
 from rooffloor.validate.comparison.comparison import Comparison
 from rooffloor.validate.fitting import evidence as fitting
 from rooffloor.validate.presentation import blocks
-from rooffloor.validate.presentation.figures import report
+from rooffloor.validate.presentation.figures import which_floor as figures
 from rooffloor.validate.published.evidence import competition
 from rooffloor.validate.published.evidence.competition import (
     PLAIN,
@@ -29,8 +29,7 @@ from rooffloor.validate.published.evidence.competition import (
     log_bayes_factor,
     sides_of,
 )
-from rooffloor.validate.published.imputation.acceptance import FEASIBLE_READINGS, ROOF
-from rooffloor.validate.published.imputation.inversion import DISCREPANCIES, GRIDS, Index
+from rooffloor.validate.published.imputation.readings import DISCREPANCIES, FEASIBLE_READINGS, GRIDS, ROOF, Index
 from rooffloor.validate.reporting.sections import which_floor
 from rooffloor.validate.study.study import Study
 
@@ -189,7 +188,7 @@ def test_out_of_reach_is_said_and_breaks_nothing(lost: FloorStructure) -> None:
     assert "out of reach ended at 1.0 roundings" in page(record)
     assert any("no proof that the structure cannot" in note for note in record["notes"])
     assert "nan" not in page(record).replace("dominant", "")
-    report.competition(record).figure.draw_without_rendering()
+    figures.competition(record).figure.draw_without_rendering()
     if lost == REFERENCE:
         assert "so that there is no Bayes factor against it" in " ".join(record["answer"])
         assert cells_of(record, str(BEST))[-2] == "reference out of reach"
@@ -203,7 +202,7 @@ def test_a_prior_scale_that_was_not_run_is_no_reach() -> None:
     record = which_floor.of_competition(Competition(found.runs[~lacking]))
     assert cells_of(record, str(PLAIN))[-3:] == ["out of reach", "not run", "less likely"]
     assert "and not for structures that were out of reach under the default." in " ".join(record["notes"])
-    ax = report.competition(record)
+    ax = figures.competition(record)
     assert sum(line.get_marker() == "<" for line in ax.get_lines()) == 1
 
 
@@ -212,7 +211,7 @@ def test_all_out_of_reach() -> None:
     assert record["answer"][0] == "All 2 floor structures stayed out of reach of the published figures."
     assert record["structures"][0]["verdict_against_best"] == "the same"
     assert record["structures"][1]["verdict_against_best"] == "not determined"
-    report.competition(record).figure.draw_without_rendering()
+    figures.competition(record).figure.draw_without_rendering()
 
 
 def test_a_factor_of_unknown_error_takes_no_side() -> None:
@@ -275,7 +274,7 @@ def test_the_figure_has_a_marker_for_each_scale_and_names_its_data() -> None:
     found = made_up({BEST: 4.0, REFERENCE: 0.0, PLAIN: -np.inf}, {"floors halved": -3.5})
     figure, given = plt.subplots()
     try:
-        ax = report.competition(which_floor.of_competition(found), ax=given)
+        ax = figures.competition(which_floor.of_competition(found), ax=given)
         assert ax is given
     finally:
         plt.close(figure)
@@ -283,7 +282,7 @@ def test_the_figure_has_a_marker_for_each_scale_and_names_its_data() -> None:
     assert set(points) == {"o", "s", "<"}
     at = [float(line.get_xdata()[0]) for line in ax.get_lines() if line.get_marker() in "os"]
     assert at == pytest.approx([4.0, 0.5, 0.0, 0.0])
-    own = report.competition(which_floor.of_competition(found)).figure
+    own = figures.competition(which_floor.of_competition(found)).figure
     assert isinstance(own, Figure)
     words = " ".join(text.get_text() for text in own.findobj(Drawn))
     assert "Data: published aggregates" in words
@@ -292,7 +291,7 @@ def test_the_figure_has_a_marker_for_each_scale_and_names_its_data() -> None:
 
 def test_far_structures_are_drawn_on_a_bent_axis() -> None:
     near, far = (made_up({BEST: 4.0, REFERENCE: 0.0, PLAIN: low}) for low in (-20.0, -300.0))
-    scales = [report.competition(which_floor.of_competition(found)).get_xscale() for found in (near, far)]
+    scales = [figures.competition(which_floor.of_competition(found)).get_xscale() for found in (near, far)]
     assert scales == ["linear", "symlog"]
 
 

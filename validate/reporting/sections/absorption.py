@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from rooffloor.validate.hypotheses.absorption import implausible, share_words, size_number
+from rooffloor.validate.hypotheses.absorption import implausible, share_words
 from rooffloor.validate.presentation.blocks import (
     Block,
     Cell,
@@ -19,7 +19,7 @@ from rooffloor.validate.presentation.blocks import (
     long_table,
     text_cell,
 )
-from rooffloor.validate.presentation.numbers import MISSING, Record
+from rooffloor.validate.presentation.numbers import MISSING, Record, size_number
 
 TITLE = "What a floor absorbs, and what it hides"
 NO_EFFECT, NEVER = "no effect", "never"

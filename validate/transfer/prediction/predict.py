@@ -33,8 +33,7 @@ from rooffloor.validate.common.files import json_ready, written
 from rooffloor.validate.estimates.estimate import Estimate, estimates
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements.csvfile import table_text
-from rooffloor.validate.measurements.given_specs import load_gpu, load_model
-from rooffloor.validate.study.study import config_files
+from rooffloor.validate.measurements.given_specs import config_files, load_gpu, load_model
 from rooffloor.validate.transfer import domain
 from rooffloor.validate.transfer.prediction import words
 from rooffloor.validate.transfer.prediction.axes import axis, check_size

@@ -15,13 +15,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from rooffloor.validate.common.files import json_dumps
-from rooffloor.validate.estimates.cell_draws import AS_MEASURED, EXPECTED, IMPUTED, MEASURED, RERUN
+from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED
+from rooffloor.validate.estimates.metrics import AS_MEASURED, EXPECTED, RERUN
 from rooffloor.validate.presentation import numbers as formatting
 from rooffloor.validate.presentation import writers
-from rooffloor.validate.reporting import run as report_run
-from rooffloor.validate.reporting.document import FIGURES
+from rooffloor.validate.reporting import pages
+from rooffloor.validate.reporting.figures import FIGURES
 
-SCHEMA = json.loads((Path(report_run.__file__).parent / "schemas" / "report.schema.json").read_text())
+SCHEMA = json.loads((Path(pages.__file__).parent / "schemas" / "report.schema.json").read_text())
 HOSTILE = '<script>alert("x")</script>|*b* `c` [d](javascript:e)'
 
 
@@ -536,7 +537,7 @@ def data(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def page(data: dict[str, Any]) -> str:
-    return writers.html(data, plots())
+    return pages.html(data, plots())
 
 
 # ---- HTML -------------------------------------------------------------------------------------------------------
@@ -583,8 +584,8 @@ def test_hostile_names_are_shown_and_do_nothing(page: str) -> None:
 
 
 def test_everything_of_the_report_is_told(data: dict[str, Any]) -> None:
-    told = Page(writers.html(data, plots())).text
-    written = writers.markdown(data, plots())
+    told = Page(pages.html(data, plots())).text
+    written = pages.markdown(data, plots())
     for sentence in (
         *data["status"]["sentences"],
         *data["assumptions"],
@@ -611,18 +612,18 @@ def test_banner_carries_label_and_status_before_all_else(page: str, data: dict[s
 
 
 def test_sections_without_content_are_left_out() -> None:
-    imputed = Page(writers.html(sample(), {})).said("h2")
-    measured = Page(writers.html(sample(imputed=False), {})).said("h2")
+    imputed = Page(pages.html(sample(), {})).said("h2")
+    measured = Page(pages.html(sample(imputed=False), {})).said("h2")
     both = set(imputed) & set(measured)
     assert set(imputed) - both == {"What the published aggregates alone exclude", "Imputed grids"}
     assert set(measured) - both == {"Excluded and flagged cells"}
     assert "Measured against predicted" not in both  # only a figure, and there is none
     bare = sample(imputed=False) | {"structural": [], "breakdown": [], "warnings": [], "variants": []}
-    assert not {"Structural reads", "Breakdown", "Warnings"} & set(Page(writers.html(bare, {})).said("h2"))
+    assert not {"Structural reads", "Breakdown", "Warnings"} & set(Page(pages.html(bare, {})).said("h2"))
 
 
 def test_a_reading_is_feasible_where_all_its_parts_are() -> None:
-    told = writers.markdown(sample(), {})
+    told = pages.markdown(sample(), {})
     assert "1 of 2 readings can print the figures" in told
     assert "1 of 2 published figures come back" in told
     assert "| 25 % |" in told
@@ -641,7 +642,7 @@ def rows_below(caption: str, page: Page) -> list[list[str]]:
 
 
 def test_what_a_floor_absorbs_and_hides_stands_before_the_mapes() -> None:
-    page = Page(writers.html(sample(), plots()))
+    page = Page(pages.html(sample(), plots()))
     heads = page.said("h2")
     assert heads.index("What a floor absorbs, and what it hides") == heads.index("The two-number table") - 1
     assert "than pure noise gives in 1 of 2 pairs" in page.text
@@ -651,15 +652,13 @@ def test_what_a_floor_absorbs_and_hides_stands_before_the_mapes() -> None:
 
 
 def test_absorption_table_is_in_percent() -> None:
-    said = " ".join(
-        " ".join(row) for row in rows_below("What the best scalar removes", Page(writers.html(sample(), {})))
-    )
+    said = " ".join(" ".join(row) for row in rows_below("What the best scalar removes", Page(pages.html(sample(), {}))))
     assert "69 50 %: [67, 71] 90 %: [65, 73]" in said
     assert "7 90 %: [3, 11]" in said
 
 
 def test_hidden_errors_say_never_and_no_effect() -> None:
-    page = Page(writers.html(sample(), {}))
+    page = Page(pages.html(sample(), {}))
     over = {row[0]: row[1:] for row in rows_below("Errors of T_gpu that a free floor hides, over all", page)}
     own = {row[0]: row[1:] for row in rows_below("Errors of T_gpu that a free floor hides: Qwen2.5-7B on H100", page)}
     assert over["a missing kernel"] == ["in µs per layer", "2 of 2", "> 99.9 %", "never", "25", "never"]
@@ -674,22 +673,22 @@ def test_pairs_of_one_cell_show_nothing_and_no_rows_no_section() -> None:
     data = sample()
     for row in data["absorption"]:
         row["cells"] = 1
-    assert "nothing is shown" in Page(writers.html(data, {})).text
-    bare = writers.markdown(data | {"absorption": [], "hidden_errors": []}, {})
+    assert "nothing is shown" in Page(pages.html(data, {})).text
+    bare = pages.markdown(data | {"absorption": [], "hidden_errors": []}, {})
     assert "What a floor absorbs" not in bare
 
 
 def test_shares_that_the_constants_leave_open_are_counted() -> None:
     data = sample()
     data["absorption"][1]["squared"]["intervals"]["90"] = [0.05, 0.6]
-    assert "in 1 that depends on the constants" in Page(writers.html(data, {})).text
+    assert "in 1 that depends on the constants" in Page(pages.html(data, {})).text
 
 
 def test_missing_anchor_leaves_residual_rows_out() -> None:
     data = sample(imputed=False)
     for row in data["table"]:
         row["residual"] = row["signed"]["residual"] = None
-    told = Page(writers.html(data | {"variants": [], "without_flagged": None}, {})).said("caption")
+    told = Page(pages.html(data | {"variants": [], "without_flagged": None}, {})).said("caption")
     assert any(caption.startswith("Raw MAPE") for caption in told)
     assert not any(caption.startswith("Residual MAPE") for caption in told)
 
@@ -700,12 +699,12 @@ def test_hypotheses_that_were_not_tested_say_why() -> None:
     none |= {"as_reported": "not tested", "robustness": [], "error_rates": []}
     data["hypotheses"]["H2"] = none
     jsonschema.validate(json.loads(json_dumps(data)), SCHEMA)
-    assert "No mixture of experts was measured." in Page(writers.html(data, {})).text
-    assert "not tested" in writers.text(data)
+    assert "No mixture of experts was measured." in Page(pages.html(data, {})).text
+    assert "not tested" in pages.text(data)
 
 
 def test_both_schools_mark_units_pseudo_replication_and_shares_of_grids() -> None:
-    page = Page(writers.html(sample(), {}))
+    page = Page(pages.html(sample(), {}))
     start = next(i for i, (_, text) in enumerate(page.texts) if text.startswith("Tests of Qwen2.5-7B against a margin"))
     row = [text for _, text in page.texts[start : start + 80]]
     at = row.index("t on per-GPU differences")
@@ -720,22 +719,22 @@ def test_both_schools_mark_units_pseudo_replication_and_shares_of_grids() -> Non
     assert "mean over 20 imputed grids" in page.text
     data = sample(imputed=False)
     data["hypotheses"]["H1"]["families"][0]["frequentist"] = frequentist(sets=1)
-    alone = Page(writers.html(data, {}))
+    alone = Page(pages.html(data, {}))
     assert "share of grids" not in alone.text
     assert rows_below("GPU by GPU", alone)[-2] == ["H100", "-1.75", "–", "0.011", "0.022"]
 
 
 def test_error_rates_stand_under_the_verdict_where_there_are_any() -> None:
     data = sample()
-    assert "How often is this test wrong?" not in Page(writers.html(data, {})).text
+    assert "How often is this test wrong?" not in Page(pages.html(data, {})).text
     data["hypotheses"]["H1"]["error_rates"] = ["A family at the margin is called supported in 4 %.", "More."]
     jsonschema.validate(json.loads(json_dumps(data)), SCHEMA)
-    said = Page(writers.html(data, {})).text
+    said = Page(pages.html(data, {})).text
     assert "post hoc How often is this test wrong? By simulation: A family at the margin is called" in said
 
 
 def test_do_the_verdicts_stand() -> None:
-    page = Page(writers.html(sample(), {}))
+    page = Page(pages.html(sample(), {}))
     heads = page.said("h2")
     assert heads.index("Do the verdicts stand?") == heads.index("Hypotheses") + 1
     assert "The sentence on whether H3 stands." in page.said("li")
@@ -743,7 +742,7 @@ def test_do_the_verdicts_stand() -> None:
     assert "H3 is supported as reported." not in page.said("li")  # told by that section
     assert "margins post hoc · supported before other choices" in page.text
     assert "One grid cell left out in turn (2 cells): other verdicts: H2c in 1" in page.said("summary")
-    written = writers.markdown(sample(), {})
+    written = pages.markdown(sample(), {})
     assert "| GPU left out | H100 | supported | refuted | negligible | undecided | **refuted** |" in written
     assert "| cell left out | B = 2, L = 512 | supported | refuted | negligible | **refuted** | supported |" in written
 
@@ -752,11 +751,11 @@ def test_hypotheses_that_were_not_tested_have_no_sentence_on_other_choices() -> 
     data = sample()
     for row in data["robustness"]["rows"]:
         row["H1"] = "not tested"
-    assert "The sentence on whether H1 stands." not in Page(writers.html(data, {})).text
+    assert "The sentence on whether H1 stands." not in Page(pages.html(data, {})).text
 
 
 def test_corner_cell_and_calibration_elsewhere_have_tables_of_their_own() -> None:
-    page = Page(writers.html(sample(), {}))
+    page = Page(pages.html(sample(), {}))
     assert "B = 16, L = 8192" in page.said("th")
     assert "added -23.90 50 %: [-24.90, -22.90] 90 %: [-25.90, -21.90] 0.03" in page.text
     own = rows_below("MAPE with an offset of its own", page)
@@ -773,14 +772,14 @@ def test_content_may_hold_arrays_and_nan_as_report_json_may_not() -> None:
     data["flagged"] = [{"row": np.int64(3), "model": "m", "gpu": "g", "batch": float("nan"), "reason": "r"}]
     data["aggregates"][0]["figures"] = ("a", "b")
     written = json.loads(json_dumps(data))
-    assert writers.html(data, {}) == writers.html(written, {})
-    assert writers.markdown(data, {}) == writers.markdown(written, {})
-    assert writers.text(data) == writers.text(written)
-    assert not re.search(r"\bnan\b", writers.markdown(data, {}))
+    assert pages.html(data, {}) == pages.html(written, {})
+    assert pages.markdown(data, {}) == pages.markdown(written, {})
+    assert pages.text(data) == pages.text(written)
+    assert not re.search(r"\bnan\b", pages.markdown(data, {}))
 
 
 def test_table_alone() -> None:
-    lines = writers.table_text(table("Qwen2.5-7B", imputed=False)).splitlines()
+    lines = pages.table_text(table("Qwen2.5-7B", imputed=False)).splitlines()
     assert len(lines) == 2 + 9
     assert "published" not in lines[1]
     assert lines[3].split() == ["Llama-3.1-8B", "A100-40GB", "17.20", "[15.20,", "19.20]", "–"]
@@ -789,14 +788,14 @@ def test_table_alone() -> None:
 def test_long_lists_are_folded_and_counted() -> None:
     data = sample(imputed=False)
     data["excluded"] = [{**data["excluded"][0], "row": row} for row in range(2500)]
-    parsed = Page(writers.html(data, {}))
+    parsed = Page(pages.html(data, {}))
     assert "2500" in parsed.said("td")
     assert "1500 more are listed in report.json." in parsed.said("p")
     assert len(parsed.all("tr")) < 1500
 
 
 def test_unknown_figure_is_shown_at_the_end() -> None:
-    written = writers.markdown(sample(), {"something_new": Figure()})
+    written = pages.markdown(sample(), {"something_new": Figure()})
     assert "## Further figures" in written
     assert "![something new" in written
 
@@ -813,16 +812,16 @@ def test_figure_files_are_the_same_twice() -> None:
 
 
 def test_markdown_escapes_and_links_figures(data: dict[str, Any]) -> None:
-    written = writers.markdown(data, plots(), folder="pictures")
+    written = pages.markdown(data, plots())
     assert "<script" not in written
     assert "](javascript" not in written
     assert set(re.findall(r"<(/?\w+)", written)) <= {"br", "details", "/details", "summary", "/summary"}
-    assert re.findall(r"!\[[^\n]*\]\((.*?)\)", written) == re.findall(r"pictures/\w+\.png", written)
-    assert sorted(re.findall(r"pictures/(\w+)\.png", written)) == sorted(FIGURES)
+    assert re.findall(r"!\[[^\n]*\]\((.*?)\)", written) == re.findall(r"figures/\w+\.png", written)
+    assert sorted(re.findall(r"figures/(\w+)\.png", written)) == sorted(FIGURES)
 
 
 def test_markdown_tables_have_equal_rows(data: dict[str, Any]) -> None:
-    written = writers.markdown(data, {})
+    written = pages.markdown(data, {})
     tables = re.findall(r"(?:^\|.*\|\n)+", written, flags=re.MULTILINE)
     assert len(tables) > 10
     for table in tables:
@@ -855,10 +854,10 @@ def test_terminal_summary_is_short(data: dict[str, Any]) -> None:
     many["status"]["sentences"] = ["A long sentence about how far to trust this report."] * 40
     many["hypotheses"]["H1"]["families"] = many["hypotheses"]["H1"]["families"] * 20
     for one in (data, many):
-        lines = writers.text(one).splitlines()
+        lines = pages.text(one).splitlines()
         assert len(lines) <= 40
         assert one["status"]["label"] in lines[0]
-    short = writers.text(data)
+    short = pages.text(data)
     assert re.search(r"H2a: level +refuted", short)
     assert "supported  P > 0.99" in short
     assert "8.30 [6.30, 10.30]" in short
@@ -1068,4 +1067,4 @@ def test_estimate_without_a_value_may_have_no_interval_either() -> None:
     data = sample()
     data["breakdown"][0]["step"] = estimate(float("nan"), "ms")
     validator().validate(json.loads(json_dumps(data)))
-    assert "–" in writers.markdown(json.loads(json_dumps(data)), {})
+    assert "–" in pages.markdown(json.loads(json_dumps(data)), {})

@@ -1,0 +1,134 @@
+"""Figures of what a scalar floor absorbs of a residual, and of the errors that it hides."""
+
+import textwrap
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from rooffloor.validate.presentation.figures.style import (
+    BLACK,
+    COLOURS,
+    GREY,
+    INTERVALS,
+    STYLE,
+    Rows,
+    draw_interval,
+    heading,
+    legend,
+    name_rows,
+    names_of,
+    panels_of,
+)
+from rooffloor.validate.presentation.numbers import number, size_number
+
+
+@rc_context(STYLE)
+def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
+    """Share of the squared relative error that the best scalar removes, per (model, GPU), beside that of pure noise.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        The report's `absorption`.
+    label : str
+        What the data are.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        There are no rows.
+    """
+    gpus, entries = names_of(rows, "gpu"), list[tuple[str, str | None]]()
+    for model in names_of(rows, "model"):
+        entries += [(model, None), *((model, r["gpu"]) for r in rows if r["model"] == model)]
+    place = {entry: at for at, entry in enumerate(entries)}
+    (ax,), own = panels_of(ax, 1, height=1.9 + 0.3 * len(entries))
+    for row in rows:
+        at, noise = place[row["model"], row["gpu"]], row["noise_squared"]
+        low, high = noise["intervals"]["90"]
+        ax.barh(at, high - low, 0.8, left=low, color="0.85")
+        ax.vlines(noise["value"], at - 0.4, at + 0.4, color=GREY, lw=1.5)
+        draw_interval(ax, row["squared"], at, COLOURS[gpus.index(row["gpu"]) % len(COLOURS)], "o")
+        ax.text(1.02, at, number(row["left"], unit=True), transform=ax.get_yaxis_transform(), va="center", size=9)
+    ax.text(1.02, -0.9, "MAPE left", transform=ax.get_yaxis_transform(), va="center", size=9, weight="bold")
+    name_rows(ax, [model if gpu is None else gpu for model, gpu in entries], bold=[gpu is None for _, gpu in entries])
+    ax.set_xlim(-0.02, 1.02)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
+    ax.set_xlabel("squared relative error of T_gpu that the best scalar removes (percent)")
+    handles = [
+        Line2D([], [], color=BLACK, marker="o", ls="none", label="the pair's residual"),
+        Patch(fc="0.85", label="pure noise of its size: 90 % interval"),
+        Line2D([], [], color=GREY, lw=1.5, label="pure noise: mean"),
+    ]
+    legend([ax], own, handles, f"Points: posterior mean; {INTERVALS}.", columns=3)
+    heading([ax], own, "What a scalar floor absorbs of the residual", label)
+    return ax
+
+
+@rc_context(STYLE)
+def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | None = None) -> Axes:
+    """Share of each kind of error that a free scalar hides, error x model on one GPU, and the smallest size that shows.
+
+    Parameters
+    ----------
+    rows : list of mappings
+        The report's `hidden_errors`.
+    label : str
+        What the data are.
+    gpu : str, optional
+        Default: the first of those with most models.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        There are no rows of that GPU.
+    """
+    gpu = gpu or max(names_of(rows, "gpu"), key=lambda name: len({r["model"] for r in rows if r["gpu"] == name}))
+    rows = [row for row in rows if row["gpu"] == gpu]
+    models, errors = names_of(rows, "model"), names_of(rows, "error")
+    words = {row["error"]: f"{textwrap.fill(row['label'], 50)}\nin {row['unit']}" for row in rows}
+    (ax,), own = panels_of(ax, 1, height=1.6 + 0.52 * len(errors))
+    shares = np.full((len(errors), len(models)), np.nan)
+    for row in rows:
+        at = errors.index(row["error"]), models.index(row["model"])
+        share, size = row["share_hidden"], row["detectable"]
+        unseen = share is None or np.isnan(share)
+        shares[at] = np.nan if unseen else share
+        if unseen:
+            text = "no effect"
+        elif size is None or np.isinf(size):
+            text = "never"
+        else:
+            text = size_number(size, row["unit"])
+        ax.text(at[1], at[0], text, ha="center", va="center", size=9, color="white" if shares[at] > 0.55 else BLACK)
+    ax.set_facecolor("0.92")
+    image = ax.imshow(shares, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
+    ax.figure.colorbar(image, ax=ax, label="share hidden (of the squared effect)", pad=0.02)
+    ax.set_xticks(range(len(models)), [textwrap.fill(m, 14) for m in models])
+    if len(models) > 5:
+        ax.tick_params(axis="x", rotation=90)
+    name_rows(ax, [words[error] for error in errors])
+    ax.grid(visible=False)
+    ax.set_ylim(len(errors) - 0.5, -0.5)
+    ax.set_xlabel(f"model on {gpu}")
+    how = (
+        "Colour: share that a free scalar hides; number: smallest size that then shows with a power of 80 % at 5 %, in "
+        "the unit of its row. At posterior means, without an interval. Grey: no cell depends on it."
+    )
+    legend([ax], own, [Patch(fc="0.92", ec=GREY, label="no effect, or not in the model")], how, columns=1)
+    heading([ax], own, f"Errors of T_gpu that a scalar floor hides on {gpu}", label)
+    return ax
