@@ -1,5 +1,6 @@
 # make report   sets up .venv and runs the main job; ARGS="--refit ..." are handed on
 # make test     the same set-up with the development tools, then every check
+# make docs     the same with Sphinx: the documentation into site/, a warning being an error
 #
 # A second run installs nothing: the stamps below are newer than pyproject.toml and constraints.txt.
 # They carry the checkout's place, so that a moved checkout is linked anew; an install that was broken
@@ -10,6 +11,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd | cksum | cut -d ' ' -f 1)
 RUN_READY := $(VENV)/.ready-$(HERE)-run
 DEV_READY := $(VENV)/.ready-$(HERE)-dev
+DOCS_READY := $(VENV)/.ready-$(HERE)-docs
 
 NEEDED := import ensurepip, sys; sys.version_info >= (3, 12) or sys.exit(1); print(sys.executable)
 PYTHON = $(shell for python in python3 python3.12 python3.13 python3.14 \
@@ -33,7 +35,7 @@ define set_up
 	rm $(VENV)/.installing
 endef
 
-.PHONY: report test
+.PHONY: report test docs
 .NOTPARALLEL:
 
 report: $(RUN_READY)
@@ -45,6 +47,9 @@ test: $(DEV_READY)
 	$(BIN)/python -m mypy -p rooffloor
 	$(BIN)/python -m pytest $(ARGS)
 
+docs: $(DOCS_READY)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir site/.doctrees docs site $(ARGS)
+
 $(RUN_READY): $(BIN)/python pyproject.toml constraints.txt
 	$(call set_up,.)
 	@touch $@
@@ -52,6 +57,10 @@ $(RUN_READY): $(BIN)/python pyproject.toml constraints.txt
 $(DEV_READY): $(BIN)/python pyproject.toml constraints.txt
 	$(call set_up,.[dev])
 	@touch $(RUN_READY) $@
+
+$(DOCS_READY): $(BIN)/python pyproject.toml constraints.txt
+	$(call set_up,.[dev,docs])
+	@touch $(RUN_READY) $(DEV_READY) $@
 
 # Made by set_up. Named here so that an interpreter that has gone (a dead link) sets it up again.
 $(BIN)/python: ;
