@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rooffloor.validate.measurements.given_specs import load_model as load_model
     from rooffloor.validate.measurements.load import load_measurements as load_measurements
     from rooffloor.validate.reporting.run import report as report
-    from rooffloor.validate.study.study import Margins as Margins
+    from rooffloor.validate.study.margins import Margins as Margins
     from rooffloor.validate.study.study import Study as Study
     from rooffloor.validate.transfer.check import check as check
     from rooffloor.validate.transfer.plan.plan import plan as plan
@@ -22,7 +22,7 @@ _HOMES = {
     "load_model": "measurements.given_specs",
     "load_gpu": "measurements.given_specs",
     "Study": "study.study",
-    "Margins": "study.study",
+    "Margins": "study.margins",
     "fit": "fitting.evidence",
     "test": "hypotheses.test",
     "report": "reporting.run",
