@@ -8,13 +8,12 @@ import pandas as pd
 
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements import csvfile
-from rooffloor.validate.measurements.given_specs import read_shapes, renamed
+from rooffloor.validate.measurements.given_specs import configured, load_model, renamed
 from rooffloor.validate.measurements.importers import FORMATS
 from rooffloor.validate.measurements.importers.source import Given
-from rooffloor.validate.measurements.load import Measurements, load
+from rooffloor.validate.measurements.load import Measurements, load_measurements
 from rooffloor.validate.measurements.names import Names
 from rooffloor.validate.measurements.schema import KNOWN, SCHEMA
-from rooffloor.validate.study.study import configured
 
 ASSUMED = "assumed: "
 
@@ -45,7 +44,7 @@ class Imported:
 
     @property
     def csv(self) -> str:
-        """The rows as text of a CSV file that `measurements.load` reads."""
+        """The rows as text of a CSV file that `load_measurements` reads."""
         return csvfile.render(self.rows)
 
     @property
@@ -100,7 +99,7 @@ def known(
         return given, Names(models)
     if "model" not in FORMATS[format].takes:
         raise InputError(f"--config: not with format {format}, which names its models; give --configs DIR")
-    shapes = read_shapes(config)
+    shapes = load_model(config)
     shapes = shapes if given.model is None else renamed(shapes, given.model)
     return replace(given, model=shapes.name), Names({**models, shapes.name: shapes})
 
@@ -120,4 +119,6 @@ def run(path: Path, format: str, given: Given, names: Names | None = None) -> Im
     InputError
         The file is not what `format` says, lacks what is needed, or no row of it can be used.
     """
-    return Imported(load(path, format=format, stack=given.stack, mode=given.mode, names=names, given=given))
+    return Imported(
+        load_measurements(path, format=format, stack=given.stack, mode=given.mode, names=names, given=given)
+    )

@@ -1,6 +1,6 @@
 """Measured decode steps: the schema, its units, and what of a file can be used.
 
-A measurement is a row (model, GPU, batch, context) with a step time in ms (DESIGN section 7). Every row of a
+A measurement is a row (model, GPU, batch, context) with a step time in ms (docs/measurements.md). Every row of a
 file ends in one of three places: accepted, excluded with a reason, or not selected (another stack or mode).
 A flag marks an accepted row that looks odd; it never excludes. What cannot be understood is an error.
 """
@@ -8,7 +8,7 @@ A flag marks an accepted row that looks odd; it never excludes. What cannot be u
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,9 @@ from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements import csvfile, importers, sanity, schema
+from rooffloor.validate.measurements.importers.source import Given, Source
 from rooffloor.validate.measurements.names import Names
 from rooffloor.validate.measurements.schema import LARGEST_BATCH, LONGEST_CONTEXT, LONGEST_MS, SHORTEST_MS, Selected
-
-if TYPE_CHECKING:
-    from rooffloor.validate.measurements.importers.source import Given, Source
 
 FORMATS = ("schema", *importers.FORMATS)
 KEY = ("model", "gpu", "batch", "context", "block", "imputation", "repeat")
@@ -145,21 +143,21 @@ class Measurements:
         return "\n".join(lines)
 
 
-def load(
-    path: str | Path | pd.DataFrame | csvfile.Table,
+def load_measurements(
+    data: str | Path | pd.DataFrame | csvfile.Table,
+    *,
     format: str = "schema",
     stack: str | None = None,
     mode: str | None = None,
-    *,
     names: Names | None = None,
-    given: "Given | None" = None,
+    given: Given | None = None,
 ) -> Measurements:
-    """Read measurements.
+    """Read measured decode steps and judge which of them can be used.
 
     Parameters
     ----------
-    path : path of a file, or a DataFrame with the columns of a CSV file (rows are then numbered from 1), or a Table
-    format : "schema" (DESIGN section 7) or another tool's (`importers.FORMATS`)
+    data : path of a file, or a DataFrame with the columns of a CSV file (rows are then numbered from 1), or a Table
+    format : "schema" (docs/measurements.md) or another tool's (`importers.FORMATS`)
     stack, mode : str, optional
         Which serving stack and launch mode to use where a file mixes them; exact, case-insensitive.
     names : Names, optional
@@ -175,30 +173,33 @@ def load(
     ------
     InputError
         One line that names file, row, column, what was found and what was expected.
+
+    Examples
+    --------
+    >>> columns = ["model", "gpu", "batch", "context", "step_ms"]
+    >>> cells = [("Llama-3.1-8B", "H100", 1, 512, 7.9), ("Llama-3.1-8B", "H100", 16, 512, 8.8)]
+    >>> load_measurements(pd.DataFrame(cells, columns=columns))
+    Measurements(data frame, measured: 2 rows, 1 models x 1 GPUs, 0 excluded, 0 grids flagged)
     """
     if format not in FORMATS:
         raise InputError(f"format {format!r} is unknown: expected one of {', '.join(FORMATS)}")
     names = names or Names()
     if format == "schema":
-        table = schema.table_of(path)
+        table = schema.table_of(data)
         return _judge(schema.select(table, names, stack, mode), table, names, format)
-    from rooffloor.validate.measurements.importers.source import Given
-
     kind = importers.FORMATS[format]
-    takes = kind.takes
-    if isinstance(path, csvfile.Table) or (isinstance(path, pd.DataFrame) and not kind.tabular):
+    if isinstance(data, csvfile.Table) or (isinstance(data, pd.DataFrame) and not kind.tabular):
         raise InputError(f"format {format!r} reads a file, not a data frame: {kind.what}")
     given = replace(given or Given(), stack=stack, mode=mode)
-    if odd := [name for name, value in vars(given).items() if value is not None and name not in takes]:
+    if odd := [name for name, value in vars(given).items() if value is not None and name not in kind.takes]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
-        raise InputError(f"{options}: not with format {format}, which takes {', '.join(takes)}".replace("_", "-"))
+        raise InputError(f"{options}: not with format {format}, which takes {', '.join(kind.takes)}".replace("_", "-"))
     reader = importers.reader(format)
-    source: Source = csvfile.Table.of_frame(path) if isinstance(path, pd.DataFrame) else reader.read(Path(path))
-    selected = reader.select(source, names, given)
-    return _judge(selected, source, names, format)
+    source = csvfile.Table.of_frame(data) if isinstance(data, pd.DataFrame) else reader.read(Path(data))
+    return _judge(reader.select(source, names, given), source, names, format)
 
 
-def _judge(selected: Selected, source: "Source", names: Names, format: str) -> Measurements:
+def _judge(selected: Selected, source: Source, names: Names, format: str) -> Measurements:
     """Exclude what physics forbids, refuse wrong units and ambiguous keys, flag what looks odd."""
     frame = selected.frame
     floor_ms = sanity.per_pair(frame, names, roofline.bytes_floor_ms, "context")
@@ -265,7 +266,7 @@ def _label(frame: pd.DataFrame) -> str:
     return ", ".join(word for word in schema.WORDS["origin"] if word in found)
 
 
-def _refuse_double_keys(frame: pd.DataFrame, source: "Source") -> None:
+def _refuse_double_keys(frame: pd.DataFrame, source: Source) -> None:
     keys = [c for c in KEY if c in frame]
     double = frame.duplicated(keys)
     if not double.any():

@@ -2,20 +2,17 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from rooffloor.models.specs.gpus import GpuSpec
-from rooffloor.models.specs.shapes import ModelShapes
+from rooffloor.models.specs.shapes import ModelShapes, load
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements import csvfile, importers, schema
-from rooffloor.validate.measurements import load as measurements
 from rooffloor.validate.measurements.given_specs import renamed
+from rooffloor.validate.measurements.importers.source import Given
+from rooffloor.validate.measurements.load import Measurements, load_measurements
 from rooffloor.validate.measurements.names import Names
-
-if TYPE_CHECKING:
-    from rooffloor.validate.measurements.importers.source import Given
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class OwnRows:
     anchor : str or None
         A model whose rows are wanted too.
     format, stack, mode
-        As `measurements.load`.
+        As `load_measurements`.
     among : tuple of GpuSpec
         Without `gpu`: several whose rows count, and only theirs.
     """
@@ -46,16 +43,21 @@ class OwnRows:
     mode: str | None
     among: tuple[GpuSpec, ...] = ()
 
-    def read(self, measured: "str | Path | pd.DataFrame") -> tuple[measurements.Measurements, ModelShapes]:
+    def read(self, measured: str | Path | pd.DataFrame) -> tuple[Measurements, ModelShapes]:
         """The rows that can be used, and the shapes under the name that the file has for them."""
         if self.format == "schema":
             table = schema.table_of(measured)
             table, shapes = self._completed(table)
-            found = measurements.load(table, names=self._names(shapes), stack=self.stack, mode=self.mode)
+            found = load_measurements(table, names=self._names(shapes), stack=self.stack, mode=self.mode)
         else:
             shapes = self.shapes if self.model is None else renamed(self.shapes, self.model)
-            found = measurements.load(
-                measured, self.format, self.stack, self.mode, names=self._names(shapes), given=self._given(shapes)
+            found = load_measurements(
+                measured,
+                format=self.format,
+                stack=self.stack,
+                mode=self.mode,
+                names=self._names(shapes),
+                given=self._given(shapes),
             )
         frame = found.frame
         keep = frame["model"].isin([shapes.name, *([self.anchor] if self.anchor else [])])
@@ -73,10 +75,8 @@ class OwnRows:
             excluded = excluded[excluded["model"].astype(str).map(_short) == _short(shapes.name)]
         return replace(found, frame=frame[keep], excluded=excluded), shapes
 
-    def _given(self, shapes: ModelShapes) -> "Given":
+    def _given(self, shapes: ModelShapes) -> Given:
         """What another tool's file may leave unsaid."""
-        from rooffloor.validate.measurements.importers.source import Given
-
         takes = importers.FORMATS[self.format].takes if self.format in importers.FORMATS else ()
         gpu = None if self.gpu is None or "gpu" not in takes else self.gpu.name
         return Given(model=shapes.name if "model" in takes else None, gpu=gpu)
@@ -128,8 +128,6 @@ def _short(name: str) -> str:
 
 def _another(name: str, shapes: ModelShapes) -> bool:
     """Whether a name stands in the catalog for other shapes."""
-    from rooffloor.models.specs.shapes import load
-
     try:
         listed = load(name)
     except ValueError:
@@ -137,7 +135,7 @@ def _another(name: str, shapes: ModelShapes) -> bool:
     return replace(listed, name="", source="", max_context=1) != replace(shapes, name="", source="", max_context=1)
 
 
-def named_in(found: measurements.Measurements, anchor: str) -> str:
+def named_in(found: Measurements, anchor: str) -> str:
     """The anchor as the measurements spell it."""
     names = [name for name in found.frame["model"].unique() if name.casefold() == anchor.casefold()]
     if not names:

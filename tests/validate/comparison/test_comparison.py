@@ -13,7 +13,8 @@ from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.comparison import comparison
-from rooffloor.validate.study.study import Study, config_files
+from rooffloor.validate.measurements.given_specs import config_files
+from rooffloor.validate.study.study import Study
 
 DENSE = {"Llama-3.1-8B": "dense", "Llama-3.2-1B": "dense", "Qwen2.5-7B": "dense"}
 

@@ -10,7 +10,7 @@ from rooffloor.models.roof.capacity import memory_bytes
 from rooffloor.models.roof.prefill import prefill_ms
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements.importers import argonne
-from rooffloor.validate.measurements.load import load
+from rooffloor.validate.measurements.load import load_measurements
 
 HEADER = "Hardware,Num of Hardware,Framework,Model,Input Output Length,Batch Size,Latency,Throughput"
 TTFT_HEADER = "Hardware,Num of Hardware,Framework,Model,Input Length,Output Length,Batch Size,Latency"
@@ -31,7 +31,7 @@ def read(tmp_path):
         file.write_text("\n".join([HEADER, *lines]) + "\n")
         if ttft is not None:
             (tmp_path / "Fig_21_all_results_TTFT.csv").write_text("\n".join([TTFT_HEADER, *ttft]) + "\n")
-        return load(file, format="argonne", **options)
+        return load_measurements(file, format="argonne", **options)
 
     return of
 
@@ -40,7 +40,7 @@ def read(tmp_path):
 def grids(request):
     """The real grids of both stacks."""
     file = request.getfixturevalue("shared") / "data" / "argonne" / "All_results.csv"
-    return {stack: load(file, format="argonne", stack=stack) for stack in ("vLLM", "TensorRT-LLM")}
+    return {stack: load_measurements(file, format="argonne", stack=stack) for stack in ("vLLM", "TensorRT-LLM")}
 
 
 # ---- worked rows
@@ -175,7 +175,7 @@ def test_another_table_is_refused_by_its_columns(tmp_path):
     file = tmp_path / "steps.csv"
     file.write_text("model,gpu,batch,context,step_ms\nLlama-3.1-8B,H100,1,512,8\n")
     with pytest.raises(InputError, match=r"steps.csv, row 1: column 'Hardware' is missing"):
-        load(file, format="argonne")
+        load_measurements(file, format="argonne")
 
 
 # ---- the real file
@@ -288,7 +288,7 @@ def test_repeats_are_few_and_differ_by_percents(grids):
 
 
 def test_llama_cpp_rows_are_something_else(shared):
-    m = load(shared / "data" / "argonne" / "All_results.csv", format="argonne", stack="LLAMA.CPP")
+    m = load_measurements(shared / "data" / "argonne" / "All_results.csv", format="argonne", stack="LLAMA.CPP")
     assert (m.frame["batch"] == 1).all()
     odd = m.excluded[m.excluded["reason"] == "throughput x latency is not batch x 2L tokens"]
     assert len(odd) == 150
@@ -297,7 +297,7 @@ def test_llama_cpp_rows_are_something_else(shared):
 
 def test_the_ttft_table_is_optional(shared, tmp_path, grids):
     shutil.copy(shared / "data" / "argonne" / "All_results.csv", tmp_path)
-    alone = load(tmp_path / "All_results.csv", format="argonne", stack="vLLM")
+    alone = load_measurements(tmp_path / "All_results.csv", format="argonne", stack="vLLM")
     assert len(alone.provenance["warnings"]) == 3
     assert len(alone.frame) == len(grids["vLLM"].frame)
     moved = (alone.frame["step_ms"] / grids["vLLM"].frame["step_ms"] - 1).abs().max()

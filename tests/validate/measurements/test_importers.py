@@ -14,7 +14,7 @@ from rooffloor.validate.measurements import convert, csvfile, importers, schema
 from rooffloor.validate.measurements import load as load_module
 from rooffloor.validate.measurements.importers import source, steps
 from rooffloor.validate.measurements.importers.source import Given
-from rooffloor.validate.measurements.load import FORMATS, load
+from rooffloor.validate.measurements.load import FORMATS, load_measurements
 
 FILES = Path(__file__).parents[2] / "fixtures" / "importers"
 LATENCY = Given(model="Llama-3.1-8B", gpu="H100", batch=8, input_len=1024, output_len=129)
@@ -287,7 +287,7 @@ def test_appended_results_are_rows_and_equal_cells_repeats(tmp_path):
 
 @pytest.mark.parametrize("name", ["llama-bench.csv", "llama-bench.json", "llama-bench.jsonl"])
 def test_text_generation_by_hand(name):
-    m = load(FILES / name, format="llama-bench")
+    m = load_measurements(FILES / name, format="llama-bench")
     f = m.frame
     assert f["step_ms"].tolist() == [10.0, 10.9375]
     assert f["context"].tolist() == [63.5, 4096 + 63.5]
@@ -366,10 +366,10 @@ def test_backends_of_files_before_december_2024(tmp_path):
         row |= {"cuda": True, "vulkan": False, "gpu_blas": True}
     file = tmp_path / "old.json"
     file.write_text(json.dumps(rows))
-    assert len(load(file, format="llama-bench").frame) == 2
+    assert len(load_measurements(file, format="llama-bench").frame) == 2
     file.write_text(json.dumps([row | {"cuda": False} for row in rows]))
     with pytest.raises(InputError, match="3 rows: no GPU backend"):
-        load(file, format="llama-bench")
+        load_measurements(file, format="llama-bench")
 
 
 def test_flash_attention_and_other_backends_are_other_stacks(read, refusal):
@@ -417,7 +417,7 @@ def test_a_file_that_is_not_of_llama_bench(tmp_path):
     for name, text in (("x.csv", "a,b\n1,2\n"), ("x.json", '[{"a": 1}]')):
         (tmp_path / name).write_text(text)
         with pytest.raises(InputError, match=f"^{name}: no 'model_filename' in it: expected the output of `llama-"):
-            load(tmp_path / name, format="llama-bench")
+            load_measurements(tmp_path / name, format="llama-bench")
 
 
 # ---- optimum-benchmark
@@ -530,7 +530,7 @@ def test_what_is_no_result_is_one_line(tmp_path, format, text):
     file = tmp_path / "x.json"
     file.write_bytes(text)
     with pytest.raises(InputError) as error:
-        load(file, format=format)
+        load_measurements(file, format=format)
     assert "\n" not in str(error.value)
     assert "x.json" in str(error.value)
     assert len(str(error.value)) < 500
@@ -578,10 +578,10 @@ def test_large_files_are_refused_unread(tmp_path, monkeypatch):
     file.write_text(json.dumps({"latencies": [1.0] * 1000}))
     for format in ("vllm-latency", "optimum-benchmark"):
         with pytest.raises(InputError, match=r"x\.json: cannot be read \(it is larger than 0 KB\)"):
-            load(file, format=format)
+            load_measurements(file, format=format)
     assert source.MOST_BYTES == 100
     with pytest.raises(InputError, match="cannot be read"):
-        load(tmp_path / "none.json", format="vllm-latency")
+        load_measurements(tmp_path / "none.json", format="vllm-latency")
 
 
 # ---- out and in again
@@ -592,7 +592,7 @@ def test_what_is_written_is_read_as_the_same(read, tmp_path, name):
     imported = read(name)
     file = tmp_path / "steps.csv"
     file.write_text(imported.csv)
-    again, m = load(file), imported.measurements
+    again, m = load_measurements(file), imported.measurements
     assert list(pd.read_csv(file).columns) == [c for c in schema.KNOWN if c in imported.rows]
     for column in ("model", "gpu", "batch", "context", "step_ms", "step_sd_ms", "repeat", "n_steps"):
         assert again.frame[column].tolist() == m.frame[column].tolist()
@@ -604,7 +604,7 @@ def test_the_argonne_grid_goes_out_and_in(shared, tmp_path):
     imported = convert.run(shared / "data" / "argonne" / "All_results.csv", "argonne", Given(stack="vLLM"))
     file = tmp_path / "steps.csv"
     file.write_text(imported.csv)
-    again, m = load(file), imported.measurements
+    again, m = load_measurements(file), imported.measurements
     assert len(again.frame) == len(m.frame) == 340
     assert (again.frame["step_ms"].to_numpy() == m.frame["step_ms"].to_numpy()).all()
     assert (again.frame["step_sd_ms"].to_numpy() == m.frame["step_sd_ms"].to_numpy()).all()
@@ -649,7 +649,7 @@ def test_the_command_writes_a_file_and_json(capsys, tmp_path):
     assert set(data) == {"rows", "excluded", "assumptions", "provenance"}
     assert data["rows"][0]["batch"] == 32
     assert data["provenance"]["given"] == {"gpu": "H100"}
-    assert load(file).frame["step_ms"].tolist() == [10.0]
+    assert load_measurements(file).frame["step_ms"].tolist() == [10.0]
     assert [p.name for p in file.parent.iterdir()] == ["steps.csv"]
     assert run("vllm-serve", FILES / "vllm-serve.json", "--gpu", "H100", "--out", file) == 0
     assert capsys.readouterr().out.startswith("vllm-serve.json: 1 derived decode steps")
@@ -691,7 +691,7 @@ def test_the_descriptor_refuses_what_the_reader_refuses(tmp_path):
         file = tmp_path / "x.csv"
         file.write_text(csvfile.render(pd.DataFrame([good | {column: value}])))
         try:
-            load(file)
+            load_measurements(file)
         except InputError as error:
             return "no row can be used" in str(error) or "physical minimum" in str(error)
         return True
@@ -728,5 +728,5 @@ def test_the_example_of_the_documentation_is_read(tmp_path):
     text = (FOLDER / "docs" / "measurements.md").read_text()
     file = tmp_path / "example.csv"
     file.write_text(text.split("```csv\n")[1].split("```")[0])
-    m = load(file)
+    m = load_measurements(file)
     assert (len(m.frame), len(m.excluded), len(m.flagged), m.label) == (3, 0, 0, "measured")

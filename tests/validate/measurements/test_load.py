@@ -9,7 +9,7 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.models.specs.shapes import load as load_shapes
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements import csvfile
-from rooffloor.validate.measurements.load import load
+from rooffloor.validate.measurements.load import load_measurements
 from rooffloor.validate.measurements.names import Names
 
 HEADER = "model,gpu,batch,context,step_ms"
@@ -25,7 +25,7 @@ def read(tmp_path):
         file = tmp_path / "steps.csv"
         text = "\n".join(content) + "\n" if isinstance(content, list) else content
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return load(file, **options)
+        return load_measurements(file, **options)
 
     return of
 
@@ -133,12 +133,12 @@ def test_a_study_may_bring_models_that_the_catalog_lacks(read):
 
 def test_a_data_frame_is_as_good_as_a_file(read):
     m = read([HEADER, *GOOD])
-    again = load(m.frame[["model", "gpu", "batch", "context", "step_ms"]])
+    again = load_measurements(m.frame[["model", "gpu", "batch", "context", "step_ms"]])
     assert again.frame["step_ms"].tolist() == m.frame["step_ms"].tolist()
     assert list(again.frame.index) == [1, 2, 3]
     bad = m.frame.assign(batch=[1.0, np.nan, 2.0])
     with pytest.raises(InputError, match="data frame, row 2, column batch: the cell is empty"):
-        load(bad)
+        load_measurements(bad)
 
 
 # ---- refusals
@@ -269,9 +269,9 @@ def test_an_unknown_format_and_a_missing_file(tmp_path, read):
     with pytest.raises(InputError, match="format 'xls' is unknown: expected one of schema, argonne"):
         read([HEADER, *GOOD], format="xls")
     with pytest.raises(InputError, match="nowhere"):
-        load(tmp_path / "nowhere.csv")
+        load_measurements(tmp_path / "nowhere.csv")
     with pytest.raises(InputError, match="directory"):
-        load(tmp_path)
+        load_measurements(tmp_path)
 
 
 # ---- exclusions

@@ -9,7 +9,8 @@ import pytest
 
 from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.study.study import Grid, Margins, Roof, Study
+from rooffloor.validate.study.margins import Margins
+from rooffloor.validate.study.study import Roof, Study
 
 STEPS = "model,gpu,batch,context,step_ms\nLlama-3.1-8B,H100,1,512,8.0\n"
 FULL = """
@@ -30,16 +31,13 @@ h1_absolute = 12.5
 slope_rope = 0.2
 dispatch_percent = 2.0
 probability = 0.9
-[grid]
-batches = [1, 8]
-contexts = [128, 4096]
 [efficiency]
 preset = "query heads"
 treatment = "joint"
 experts = "distinct"
 [floor]
-shared_by = "gpu"
-combine = "added"
+shared_by = "gpu, class"
+combine = "added, H >= 0"
 [gpus.B300]
 bf16_dense_tflops = 2250
 memory_bandwidth_gb_s = 8000
@@ -77,9 +75,8 @@ def test_everything_that_a_study_says_is_read(write):
     assert (study.data.path, study.data.format) == (file.parent / "steps.csv", "schema")
     assert (study.data.stack, study.data.mode) == ("vLLM", "graph")
     assert study.margins == Margins(3, 12.5, 0.2, 2.0, 0.9, "fixed beforehand")
-    assert study.grid == Grid((1, 8), (128, 4096))
     assert study.efficiency == Roof("query heads", "joint", "distinct")
-    assert (study.floor.shared_by, study.floor.combine) == ("gpu", "added")
+    assert (study.floor.shared_by, study.floor.combine) == ("gpu, class", "added, H >= 0")
     assert study.names.gpu("b300").bandwidth == 8e12
     assert study.names.shapes("tiny").layers == 8
     assert study.class_of("Qwen2.5-7B") == "odd ones"
@@ -90,8 +87,8 @@ def test_everything_that_a_study_says_is_read(write):
 def test_what_a_study_leaves_out_has_defaults_and_its_margins_say_so(write):
     study = Study.load(write(LEAN))
     assert study.margins == Margins(2.0, 10.0, 0.12, 1.0, 0.95, "defaults, not fixed beforehand")
-    assert (study.anchor, study.efficiency, study.grid) == ("Llama-3.1-8B", Roof(), Grid())
-    assert (study.floor.shared_by, study.floor.combine) == ("gpu, class", "added")
+    assert (study.anchor, study.efficiency) == ("Llama-3.1-8B", Roof("study", "study", "active"))
+    assert (study.floor.shared_by, study.floor.combine) == ("gpu, model", "added")
     assert len(study.measurements().frame) == 1
 
 
@@ -120,17 +117,15 @@ def test_a_folder_of_that_name_does_not_hide_the_embedded_study(tmp_path, monkey
         (("seed = 7", "sead = 7"), "unknown key 'sead' in the study; expected name, seed, data"),
         (('path = "st', 'pfad = "x"\npath = "st'), r"unknown key 'pfad' in \[data\]; expected path, format"),
         (("h1_points", "h1_pts"), r"unknown key 'h1_pts' in \[margins\]"),
-        (("[grid]", "[grids]"), "unknown key 'grids'"),
+        (("[efficiency]", "[grid]"), r"\[grid\] is not read: cells are those of the data"),
+        (("[efficiency]", "[roof]"), "unknown key 'roof'"),
         (("probability = 0.9", "probability = 95"), "probability must be a number from 0.5 to 1, got 95"),
         (("h1_points = 3", "h1_points = '3'"), r"\[margins\] h1_points must be a number"),
         (("h1_points = 3", "h1_points = nan"), "h1_points must be a number"),
-        (("batches = [1, 8]", "batches = [8, 1]"), "batches must be rising whole numbers"),
-        (("batches = [1, 8]", "batches = 8"), "batches must be a list"),
-        (("contexts = [128", "contexts = [1.5"), "contexts must be rising whole numbers"),
-        (("query heads", "magic"), "preset 'magic' is unknown; expected one of study, latency"),
+        (("query heads", "magic"), "preset 'magic' is unknown; expected one of study, query heads"),
         (('"joint"', '"guess"'), "treatment 'guess' is unknown; expected one of study, cut, joint"),
         (('"distinct"', '"all"'), "experts 'all' is unknown"),
-        (('shared_by = "gpu"', 'shared_by = "rack"'), r"\[floor\] floor shared_by 'rack' is unknown"),
+        (('shared_by = "gpu, class"', 'shared_by = "rack"'), r"\[floor\] floor shared_by 'rack' is unknown"),
         (
             ('format = "schema"', 'format = "xls"'),
             r"\[data\] format 'xls' is unknown; expected one of schema",
@@ -194,10 +189,9 @@ def test_the_hash_does_not_depend_on_where_the_study_lies(write):
         ("h1_points = 3", "h1_points = 4"),
         ('"vLLM"', '"TGI"'),
         ('"joint"', '"cut"'),
-        ('"gpu"', '"gpu, class"'),
+        ('"gpu, class"', '"gpu, model"'),
         ("memory_gb = 288", "memory_gb = 289"),
         ("odd ones", "others"),
-        ("[1, 8]", "[1, 9]"),
     ],
 )
 def test_the_hash_covers_what_the_study_says(write, change):
@@ -224,7 +218,7 @@ def test_the_hash_of_an_argonne_study_covers_its_ttft_table(tmp_path):
     before = study.hash
     (tmp_path / "Fig_21_all_results_TTFT.csv").write_text("other\n1\n")
     assert study.hash != before
-    assert [path.name for path in study.files] == ["All_results.csv", "Fig_21_all_results_TTFT.csv"]
+    assert [path.name for path in study.data.files] == ["All_results.csv", "Fig_21_all_results_TTFT.csv"]
 
 
 def test_a_study_is_frozen_and_can_be_varied(write):

@@ -33,9 +33,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from rooffloor.validate.common.files import write_text
     from rooffloor.validate.measurements import convert
+    from rooffloor.validate.measurements.given_specs import config_files
     from rooffloor.validate.measurements.importers import argonne
     from rooffloor.validate.measurements.importers.source import Given
-    from rooffloor.validate.study.study import config_files
 
     beside = [] if options.configs is None else list(config_files(options.configs).values())
     beside += filter(None, [argonne.ttft_file(options.file.parent)])

@@ -5,15 +5,8 @@ A reader is a module with `read(path)`, which parses a file and checks that it i
 """
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
-
-if TYPE_CHECKING:
-    from rooffloor.validate.measurements.importers.source import Given, Source
-    from rooffloor.validate.measurements.names import Names
-    from rooffloor.validate.measurements.schema import Selected
+from types import ModuleType
 
 
 @dataclass(frozen=True)
@@ -56,13 +49,6 @@ FORMATS = {
 }
 
 
-class Reader(Protocol):
-    """What every module of `FORMATS` offers."""
-
-    read: Callable[[Path], "Source"]
-    select: Callable[["Source", "Names", "Given"], "Selected"]
-
-
-def reader(format: str) -> Reader:
+def reader(format: str) -> ModuleType:
     """The module that reads a format of `FORMATS`."""
-    return cast(Reader, importlib.import_module(f"{__name__}.{FORMATS[format].module}"))
+    return importlib.import_module(f"{__name__}.{FORMATS[format].module}")
