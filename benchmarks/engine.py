@@ -16,7 +16,8 @@ import numpy as np
 import pymc as pm
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference.sampling import compile_model, diagnose
+from rooffloor.models.inference.gate import diagnose
+from rooffloor.models.inference.sampling import compile_model
 from rooffloor.models.inference.step_model import build_model
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms

@@ -74,7 +74,7 @@ def simulate(
     structure tells apart lie `apart` noise sds from each other, in random order, the least at `LEAST_FLOOR_MS`; with
     launches, half of the floor grows with them.
     """
-    from rooffloor.models.inference.step_model import launches_of
+    from rooffloor.models.roof.kernels import launches_of
 
     cells = scenario.cells
     constants = Efficiency(

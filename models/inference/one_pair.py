@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from rooffloor.models.floor.structures import COMBINE, FloorStructure
+from rooffloor.models.inference.noise import variance_ms2
 
 type Array = NDArray[np.float64]
 
@@ -226,7 +227,7 @@ def _grid(data: _Data, ends: tuple[Array, Array], points: int) -> tuple[Array, A
     else:
         log = np.empty((*x.shape, NOISES))
         for k in range(NOISES):
-            variance = (np.exp(noises[:, k])[:, None, None] * step) ** 2 + data.known**2
+            variance = variance_ms2(step, np.exp(noises[:, k])[:, None, None], known_sd_ms=data.known)
             log[..., k] = -0.5 * (residual**2 / variance + np.log(variance)).sum(-1)
     log = log - 0.5 * cells * np.log(2.0 * np.pi)
     log = log + _log_normal(x, data.floor_prior)[..., None] + _log_normal(noises, data.noise_prior)[:, None]

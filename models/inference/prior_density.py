@@ -16,8 +16,7 @@ from scipy import stats
 
 from rooffloor.models.floor.structures import Q_MAX, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.inference.step_model import launches_of
-from rooffloor.models.roof.kernels import Work
+from rooffloor.models.roof.kernels import Work, launches_of
 from rooffloor.models.specs.cells import Cells
 
 Array = NDArray[np.float64]
@@ -77,14 +76,6 @@ def _distributions(priors: Priors) -> dict[str, Any]:
     }
 
 
-def _overall(structure: FloorStructure, priors: Priors) -> tuple[float, float]:
-    """Mean and sd of the level common to all floors; ms, or of the logarithm where floors are H >= 0."""
-    if not structure.positive:
-        return priors.floor_overall_ms
-    median, sd = priors.floor_overall
-    return float(np.log(median)), sd
-
-
 def _scales(structure: FloorStructure, priors: Priors) -> dict[str, tuple[str, Any]]:
     """Scales of the effects "gpu", "group" and "pair" that the structure has: name in the posterior, and prior."""
     assert structure.sharing is not None
@@ -92,7 +83,7 @@ def _scales(structure: FloorStructure, priors: Priors) -> dict[str, tuple[str, A
     names = {"gpu": "gpu"} if dim is None else {"gpu": "gpu", "group": dim, "pair": "pair"}
     prior = stats.halfnorm if structure.positive else _HalfT
     return {
-        effect: (f"floor_sd_{name}{unit}", prior(scale=getattr(priors, f"floor_sd_{effect}{unit}")))
+        effect: (f"floor_sd_{name}{unit}", prior(scale=priors.floor_scale(effect, structure.positive)))
         for effect, name in names.items()
     }
 
@@ -111,7 +102,7 @@ def sample_prior(
 ) -> xr.Dataset:
     """Draws from the prior of `build_model`, in the names, dims and coords of its posterior (one chain).
 
-    With `step_model.step_distribution` they give prior predictive data. The sampler's own ``z_*`` are left out.
+    With `step_distribution` they give prior predictive data. The sampler's own ``z_*`` are left out.
 
     Parameters
     ----------
@@ -195,7 +186,7 @@ def _sample_floors(
         return xr.DataArray(rng.standard_normal([len(coords[d]) for d in names]), dims=names)
 
     effects = {"gpu": ("gpu",), "group": grid[1:], "pair": grid}
-    mean, sd = _overall(structure, priors)
+    mean, sd = priors.floor_level(structure.positive)
     floor, scales = mean + sd * normal(), {}
     for effect, (name, prior) in _scales(structure, priors).items():
         scales[name] = xr.DataArray(prior.rvs(size=(1, draws), random_state=rng), dims=("chain", "draw"))
@@ -259,7 +250,7 @@ def _log_grid(posterior: xr.Dataset, structure: FloorStructure, priors: Priors) 
     other = dim or "group"
     value = np.log(floor) if structure.positive else floor
     g, c = value.sizes["gpu"], value.sizes[other]
-    mean, sd = _overall(structure, priors)
+    mean, sd = priors.floor_level(structure.positive)
     variance = {effect: posterior[name] ** 2 for effect, (name, _) in _scales(structure, priors).items()}
     pair = variance.get("pair", 0.0)
     by_gpu, by_group = c * variance["gpu"] + pair, g * variance.get("group", 0.0) + pair

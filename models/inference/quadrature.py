@@ -4,7 +4,7 @@ Given the scales of the noise and of the effects behind the floors, floors are j
 closed form. What is left has one dimension per scale: quasi-random points of a multivariate t that is fitted to the
 posterior in a few rounds, weighted by the ratio of the densities (importance sampling with adaptation [1]_). In the
 closed form the noise of a cell is that of its step under the pair's mean offset; the weight of a draw then corrects for
-its own floors, so that the result is that of `step_model.build_model` with constants "fixed" up to Monte Carlo error. Prior
+its own floors, so that the result is that of `build_model` with constants "fixed" up to Monte Carlo error. Prior
 and likelihood are the same; the tests hold one against the other.
 
 .. [1] J.-M. Cornuet, J.-M. Marin, A. Mira and C. Robert (2012), Adaptive multiple importance sampling.

@@ -1,10 +1,10 @@
-"""Compile a model once, refit it many times, and let no fit out that fails its gate (DESIGN section 5)."""
+"""Compile a model once, refit it many times, and let no fit out that fails its gate."""
 
 import gc
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,92 +15,20 @@ import nutpie
 import pymc as pm
 import pytensor
 import xarray as xr
-from arviz_stats.base import array_stats
 from numpy.typing import ArrayLike, NDArray
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pytensor.graph import FunctionGraph, clone_replace
 from pytensor.graph.traversal import ancestors
 from tqdm import tqdm
 
-Array = NDArray[np.float64]
-Data = Mapping[str, ArrayLike]
+from rooffloor.models.inference.gate import DEFAULT_GATE, Attempt, Diagnostics, Gate, GateFailure, diagnose
+
+type Array = NDArray[np.float64]
+type Data = Mapping[str, ArrayLike]
 """New values of some of a model's data, by name."""
 
 ESCALATION = ((0.95, 1), (0.99, 2), (0.995, 4))
 """Attempts of a gated fit: (target_accept, factor on draws and tuning). Fixed: no result chooses them."""
-
-
-class GateFailure(RuntimeError):
-    """A fit failed its gate after the whole escalation: it is not a result."""
-
-
-@dataclass(frozen=True)
-class Diagnostics:
-    """Convergence of one fit over its free random variables.
-
-    Attributes
-    ----------
-    rhat : float
-        Largest rank-normalised split R-hat; `rhat_of` names its parameter.
-    ess_bulk, ess_tail : float
-        Smallest effective sample sizes; `ess_of` names the parameter of the smaller of the two.
-    divergences : int
-    ebfmi : float
-        Smallest E-BFMI of a chain.
-    """
-
-    rhat: float
-    rhat_of: str
-    ess_bulk: float
-    ess_tail: float
-    ess_of: str
-    divergences: int
-    ebfmi: float
-
-    def __str__(self) -> str:
-        return (
-            f"R-hat {self.rhat:.4f} ({self.rhat_of}), ESS bulk {self.ess_bulk:.0f} tail {self.ess_tail:.0f} "
-            f"({self.ess_of}), {self.divergences} divergences, E-BFMI {self.ebfmi:.2f}"
-        )
-
-
-@dataclass(frozen=True)
-class Gate:
-    """What a fit must meet before it counts as a result."""
-
-    rhat: float = 1.01
-    ess: float = 400.0
-    divergences: int = 0
-    ebfmi: float = 0.3
-
-    def failures(self, found: Diagnostics) -> tuple[str, ...]:
-        """What `found` fails, in words; empty where it passes. NaN fails."""
-        checks = (
-            (found.rhat <= self.rhat, f"R-hat {found.rhat:.3f} of {found.rhat_of} > {self.rhat}"),
-            (
-                min(found.ess_bulk, found.ess_tail) >= self.ess,
-                f"ESS {min(found.ess_bulk, found.ess_tail):.0f} of {found.ess_of} < {self.ess:.0f}",
-            ),
-            (found.divergences <= self.divergences, f"{found.divergences} divergences"),
-            (found.ebfmi >= self.ebfmi, f"E-BFMI {found.ebfmi:.2f} < {self.ebfmi}"),
-        )
-        return tuple(words for passed, words in checks if not passed)
-
-
-DEFAULT_GATE = Gate()
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt of a gated fit: its settings, what was found, what failed."""
-
-    draws: int
-    tune: int
-    chains: int
-    seed: int
-    target_accept: float
-    diagnostics: Diagnostics
-    failures: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,39 +284,6 @@ def _stacked(model: pm.Model) -> tuple[pm.Model, dict[str, tuple[str, ...]]]:
     return stacked, stacks
 
 
-def diagnose(draws: Mapping[str, Array], stats: xr.Dataset) -> Diagnostics:
-    """Worst R-hat, ESS and E-BFMI, and the number of divergences.
-
-    Parameters
-    ----------
-    draws : mapping of str to array (chain, draw, ...)
-    stats : Dataset
-        With ``diverging`` and ``energy``, (chain, draw).
-    """
-    names, columns = [], []
-    for name, values in draws.items():
-        flat = np.asarray(values).reshape(*values.shape[:2], -1)
-        columns.append(flat)
-        index = np.ndindex(values.shape[2:])
-        names += [f"{name}[{', '.join(map(str, i))}]" if i else name for i in index]
-    stacked = np.concatenate(columns, axis=2)
-    axes = {"chain_axis": 0, "draw_axis": 1}
-    rhat = array_stats.rhat(stacked, **axes)
-    bulk = array_stats.ess(stacked, method="bulk", **axes)
-    tail = array_stats.ess(stacked, method="tail", prob=(0.05, 0.95), **axes)
-    ebfmi = array_stats.bfmi(stats["energy"].values, **axes)
-    worst, least = int(np.argmax(rhat)), int(np.argmin(np.minimum(bulk, tail)))  # argmax finds NaN first
-    return Diagnostics(
-        float(rhat[worst]),
-        names[worst],
-        float(bulk.min()),
-        float(tail.min()),
-        names[least],
-        int(stats["diverging"].values.sum()),
-        float(ebfmi.min()),
-    )
-
-
 def fit_gated(
     compiled: Compiled,
     data: Data | None = None,
@@ -499,130 +394,3 @@ def thin(values: Array, keep: int) -> Array:
     pooled = values.reshape(-1, *values.shape[2:])
     keep = min(keep, len(pooled))
     return pooled[np.linspace(0, len(pooled) - 1, keep).round().astype(int)]
-
-
-@dataclass(frozen=True, eq=False)
-class CutFit:
-    """A cut posterior: upstream draws, and downstream draws given each.
-
-    Attributes
-    ----------
-    datatree : xarray.DataTree
-        Group posterior, dims (chain = 1, draw = upstream draws x `inner`, ...). A coordinate ``upstream``
-        (draw) numbers the upstream draw behind each draw. Upstream variables are called ``anchor_<name>``
-        where the downstream model has the same name.
-    inner : int
-        Downstream draws per upstream draw.
-    failed : tuple of int
-        Upstream draws whose downstream fit failed its gate; they are left out.
-    attempts : int
-        Downstream fits that were run, escalations included.
-    """
-
-    datatree: xr.DataTree
-    inner: int
-    failed: tuple[int, ...]
-    attempts: int
-
-    @property
-    def posterior(self) -> xr.Dataset:
-        """The draws, dims (chain, draw, ...)."""
-        return self.datatree["posterior"].to_dataset()
-
-    def __repr__(self) -> str:
-        return (
-            f"CutFit({self.posterior.sizes['draw'] // self.inner} upstream draws x {self.inner}, "
-            f"{len(self.failed)} failed, {self.attempts} downstream fits)"
-        )
-
-    def mcse(self, name: str) -> Array:
-        """Monte Carlo standard error of the mean of variable `name`, with the upstream draw as the unit."""
-        values = self.posterior[name].values[0]
-        units = values.reshape(-1, self.inner, *values.shape[1:]).mean(axis=1)
-        return units.std(axis=0, ddof=1) / np.sqrt(len(units))
-
-
-STAGE_TWO = Gate(rhat=1.05, ess=50.0)
-"""Gate of the short downstream fits of a cut: only their mixture is read, and its error counts upstream
-draws."""
-STAGE_TWO_ESCALATION = (*ESCALATION, (0.999, 8))
-"""They are short: few cells leave the scales of the hierarchy to their prior, where long steps fail."""
-
-
-def cut(
-    upstream: Mapping[str, Any],
-    downstream: Compiled,
-    data_of: Callable[[Mapping[str, Array]], Data],
-    *,
-    seed: int,
-    outer: int = 100,
-    inner: int = 10,
-    draws: int = 300,
-    tune: int = 500,
-    chains: int = 2,
-    jobs: int = 2,
-    max_failed: float = 0.02,
-    progress: bool = False,
-) -> CutFit:
-    """Draws of a cut posterior p(u | upstream data) · p(d | u, downstream data).
-
-    Downstream data never inform the upstream parameters: each of `outer` upstream draws is passed on as
-    data, and the downstream model is refitted given it.
-
-    Parameters
-    ----------
-    upstream : Dataset or mapping of arrays (chain, draw, ...)
-        Posterior of the upstream model (`Fit.posterior`).
-    downstream : Compiled
-    data_of : callable
-        One upstream draw, by name, to the data of the downstream model.
-    outer, inner : int
-        Upstream draws; downstream draws kept for each.
-    draws, tune, chains : int
-        Length of the first attempt of each downstream fit; one that fails `STAGE_TWO` escalates.
-    max_failed : float
-        Share of downstream fits that may fail.
-
-    Raises
-    ------
-    GateFailure
-        More downstream fits fail than `max_failed` allows.
-    """
-    names = [str(n) for n in upstream if not str(n).startswith("z_")]
-    outer_draws = {n: thin(np.asarray(upstream[n]), outer) for n in names}
-    one_by_one = [{n: v[k] for n, v in outer_draws.items()} for k in range(len(outer_draws[names[0]]))]
-    fits = fit_many(
-        downstream,
-        [data_of(u) for u in one_by_one],
-        np.random.SeedSequence(seed).generate_state(len(one_by_one)).tolist(),
-        keep=inner,
-        jobs=jobs,
-        progress=progress,
-        draws=draws,
-        tune=tune,
-        chains=chains,
-        gate=STAGE_TWO,
-        escalation=STAGE_TWO_ESCALATION,
-    )
-    failed = tuple(k for k, fit in enumerate(fits) if not fit.passed)
-    if len(failed) > max_failed * len(fits):
-        why = "; ".join(fits[failed[0]].attempts[-1].failures)
-        raise GateFailure(f"cut: {len(failed)} of {len(fits)} downstream fits failed their gate ({why})")
-    good = [k for k in range(len(fits)) if k not in failed]
-    down = {n: np.concatenate([fits[k].draws[n] for k in good]) for n in fits[0].draws}
-    up = {f"anchor_{n}" if n in down else n: np.repeat(v[good], inner, axis=0) for n, v in outer_draws.items()}
-    variables = {n: (downstream.dims.get(n, ()), v) for n, v in down.items()}
-    for name, value in up.items():
-        source = upstream[name.removeprefix("anchor_") if name not in upstream else name]
-        dims = tuple(f"anchor_{d}" for d in getattr(source, "dims", ())[2:])
-        variables[name] = (dims or tuple(f"{name}_dim_{i}" for i in range(value.ndim - 1)), value)
-    dataset = xr.Dataset({n: (("chain", "draw", *dims), v[None]) for n, (dims, v) in variables.items()})
-    coords = {d: downstream.coords[d] for d in dataset.dims if d in downstream.coords}
-    for source in upstream.values():
-        for d in getattr(source, "dims", ())[2:]:
-            if f"anchor_{d}" in dataset.dims and d in source.coords:
-                coords[f"anchor_{d}"] = source.coords[d].values
-    coords |= {"chain": [0], "draw": np.arange(len(good) * inner)}
-    dataset = dataset.assign_coords(coords).assign_coords(upstream=("draw", np.repeat(good, inner)))
-    tree = xr.DataTree.from_dict({"posterior": dataset})
-    return CutFit(tree, inner, failed, sum(len(f.attempts) for f in fits))

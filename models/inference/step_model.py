@@ -9,7 +9,7 @@ Names in the posterior, with their dims:
 - ``floor_ms`` (gpu, class), (gpu, model) or (gpu): the floors, also of pairs that were never measured.
 - ``floor_sd_gpu_ms``, ``floor_sd_class_ms`` (or ``_model_ms``), ``floor_sd_pair_ms``: scales of the SKU,
   class and pair effects; of the logarithm, and without ``_ms``, where floors are H >= 0. The effects
-  themselves are integrated out; `predict_floor` draws floors of new SKUs and classes.
+  themselves are integrated out; `step_distribution` draws floors of new SKUs and classes.
 - ``q``: the overlap, where it is free.
 - ``launch_ms`` (gpu) (signed floors) or ``launch_share`` (gpu) (H >= 0): how a floor per launch grows; ``floor_ms``
   is then the floor at the mean number of launches, ``launches_at_floor``.
@@ -31,7 +31,7 @@ pairs) measured from where normal theory puts them given the scales and what eac
 their sd there. The Jacobian is included: the posterior is that of the plain hierarchy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -41,9 +41,10 @@ import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 
 from rooffloor.models.floor.structures import Q_MAX, FloorStructure
+from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import KERNELS, PeakTimes, Work
-from rooffloor.models.roof.roofline import CONSTANTS, Efficiency, combine, work_ms
+from rooffloor.models.roof.kernels import KERNELS, PeakTimes, Work, launches_of
+from rooffloor.models.roof.roofline import Efficiency, combine
 from rooffloor.models.specs.cells import Cells
 
 Array = NDArray[np.float64]
@@ -190,14 +191,14 @@ def build_model(
         absolute = _log_normal("noise_ms", priors.noise_ms)
         step = branch
         if layout is not None:
-            about = pt.sqrt(absolute**2 + (relative * measured) ** 2 + known_sd_ms**2)
+            about = pt.sqrt(variance_ms2(measured, relative, absolute, known_sd_ms))
             q = _overlap(structure, cells, classes, known) if structure.positive else None
             growth = _growth(structure, cells, work, priors, known)
             guess = _guess(measured, about, branch, q, growth)
             floor = _cell_floors(layout, priors, guess, structure.positive)
             floor = floor if growth is None else floor * growth if structure.positive else floor + growth
             step = structure.step_ms(branch, floor, q, xp=pt)
-        sd = pt.sqrt(absolute**2 + (relative * step) ** 2 + known_sd_ms**2)
+        sd = pt.sqrt(variance_ms2(step, relative, absolute, known_sd_ms))
         if likelihood == "student":
             shape, rate = priors.student_nu
             nu = pm.Gamma("student_nu", alpha=shape, beta=rate)
@@ -291,11 +292,6 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[An
     return precision, precision * value
 
 
-def launches_of(work: Work) -> Array:
-    """Kernel launches of one step, [cell]."""
-    return np.asarray(work.launches.sum(axis=-1), dtype=float)
-
-
 def _overlap(structure: FloorStructure, cells: Cells, classes: Mapping[str, str], known: KnownFloors | None) -> Any:
     """q of each cell: fixed by its class, given with the anchor's floors, or the parameter ``q``."""
     fixed = structure.q_of(np.array([classes[m] for m in cells.models]))[cells.model_code]
@@ -342,32 +338,6 @@ def work_data(work: Work) -> dict[str, Array]:
     return {f.name: np.broadcast_to(getattr(work.peak_times, f.name), shape).astype(float) for f in fields(PeakTimes)}
 
 
-def efficiency_of(
-    posterior: Mapping[str, Any], base: Efficiency | None = None, gpu_code: NDArray[np.int64] | None = None
-) -> Efficiency:
-    """The constants of posterior draws, each shaped (draw, 1) so that they broadcast against cells.
-
-    Parameters
-    ----------
-    posterior : Dataset or mapping of arrays
-        Draws of each constant, (chain, draw) or (draw,); constants that it lacks are taken from `base`.
-    gpu_code : int array [cell], optional
-        With constants per SKU, (chain, draw, gpu): the SKU of each cell; the constants are then (draw, cell).
-    """
-    draws: dict[str, Any] = {}
-    for name in CONSTANTS:
-        if name in posterior:
-            values = np.asarray(posterior[name], dtype=float)
-            draws[name] = values.reshape(-1, 1) if gpu_code is None else _pooled(values)[:, gpu_code]
-    return replace(base or Efficiency.peak(), **draws)
-
-
-def _pooled(values: Any) -> Array:
-    """Draws (chain, draw, ...) end to end: (draw, ...)."""
-    array = np.asarray(values, dtype=float)
-    return array.reshape(-1, *array.shape[2:])
-
-
 def _contrasts(pairs: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
     """Orthonormal contrasts of the floors of `pairs` [pair, contrast], and what each compares.
 
@@ -399,9 +369,9 @@ def _cell_floors(layout: _Layout, priors: Priors, guess: tuple[Any, Any], positi
     model = pm.modelcontext(None)
     model.add_coord("gpu", list(layout.gpus))
     g, c = len(layout.gpus), len(layout.labels)
-    median, sd_overall = priors.floor_overall if positive else priors.floor_overall_ms
-    mean, unit = (np.log(median), "") if positive else (median, "_ms")
-    scale_gpu, scale_group, scale_pair = (getattr(priors, f"floor_sd_{k}{unit}") for k in ("gpu", "group", "pair"))
+    mean, sd_overall = priors.floor_level(positive)
+    unit = "" if positive else "_ms"
+    scale_gpu, scale_group, scale_pair = (priors.floor_scale(k, positive) for k in ("gpu", "group", "pair"))
     dims = ("gpu",) if layout.dim is None else ("gpu", layout.dim)
 
     def scale(effect: str, top: float) -> Any:
@@ -500,313 +470,3 @@ def _fill(sampled: Any, at: NDArray[np.int64], layout: _Layout, sd_pair: Any) ->
     sd = sd_pair * np.sqrt(1.0 + (fit**2).sum(axis=1))
     floors = fit @ sampled + sd * pm.Flat("z_unmeasured", dims="unmeasured")
     return pt.concatenate([sampled, floors]), pt.log(sd).sum()
-
-
-@dataclass(frozen=True, eq=False)
-class StepDistribution:
-    """The likelihood of each posterior draw at some cells: Normal, or Student-t where `nu` is given.
-
-    Attributes
-    ----------
-    step_ms : array [draw, cell]
-        The model's step, combine(T_gpu, floor).
-    sd_ms : array [draw, cell]
-        Scale of the noise around it.
-    nu : array [draw, 1] or None
-        Degrees of freedom.
-    """
-
-    step_ms: Array
-    sd_ms: Array
-    nu: Array | None = None
-
-    def log_density(self, measured_ms: ArrayLike) -> Array:
-        """Log density of measured steps [cell] under each draw, [draw, cell]."""
-        from scipy import stats
-
-        z = (np.asarray(measured_ms, dtype=float) - self.step_ms) / self.sd_ms
-        log = stats.norm.logpdf(z) if self.nu is None else stats.t.logpdf(z, self.nu)
-        return np.asarray(log - np.log(self.sd_ms))
-
-    def sample(self, rng: np.random.Generator) -> Array:
-        """One measured step per draw and cell, ms, [draw, cell]."""
-        shape = self.step_ms.shape
-        noise = rng.standard_normal(shape) if self.nu is None else rng.standard_t(np.broadcast_to(self.nu, shape))
-        return self.step_ms + self.sd_ms * noise
-
-
-def step_distribution(
-    posterior: Any,
-    cells: Cells,
-    classes: Mapping[str, str],
-    structure: FloorStructure,
-    rng: np.random.Generator,
-    *,
-    work: Work | None = None,
-    gpu_ms: ArrayLike | None = None,
-    base: Efficiency | None = None,
-    priors: Priors = DEFAULT_PRIORS,
-) -> StepDistribution:
-    """What the posterior of `build_model` says of any cells, measured or not.
-
-    SKUs, classes and models that the fit had not get floors, noise and constants through the hierarchy.
-
-    Parameters
-    ----------
-    posterior : Dataset (chain, draw, ...)
-    cells : Cells
-        Their steps are not looked at; a known part of their noise (`step_sd_ms`) is added.
-    classes : mapping of model name to class
-    structure : FloorStructure
-        Of the fit.
-    rng : Generator
-        Draws what the fit had not.
-    work : Work, optional
-        Of `cells`; T_gpu follows from the constants of each draw, and launches where floors grow with them.
-    gpu_ms : array [cell], ms, optional
-        T_gpu, where constants were fixed.
-    """
-    if gpu_ms is None:
-        if work is None:
-            raise ValueError("step_distribution needs work or gpu_ms")
-        code = None
-        if "constants_gpu" in posterior.dims:
-            code = _codes_of(cells.gpu, posterior["constants_gpu"].values, "constants of GPU")
-        T = work_ms(work, efficiency_of(posterior, base, code))
-    else:
-        T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), (1, len(cells)))
-    step = T
-    if structure.sharing is not None:
-        floor = floors_of(posterior, cells, classes, structure, rng, work=work, priors=priors)
-        step = structure.step_ms(T, floor, _q_of(posterior, cells, classes, structure))
-    level = np.broadcast_to(step, (posterior.sizes["chain"] * posterior.sizes["draw"], len(cells)))
-    relative, absolute = _noise_of(posterior, cells, rng), _pooled(posterior["noise_ms"])[:, None]
-    known = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
-    sd = np.sqrt(absolute**2 + (relative * level) ** 2 + known**2)
-    return StepDistribution(level, sd, _pooled(posterior["student_nu"])[:, None] if "student_nu" in posterior else None)
-
-
-def _codes_of(names: NDArray[Any], known: NDArray[Any], what: str) -> NDArray[np.int64]:
-    """Position of each name among the known ones."""
-    known_list = known.tolist()
-    missing = [n for n in dict.fromkeys(names.tolist()) if n not in known_list]
-    if missing:
-        raise ValueError(f"{what} {missing[0]!r}: the fit had none, only {known_list}")
-    return np.array([known_list.index(n) for n in names.tolist()], dtype=np.int64)
-
-
-def floors_of(
-    posterior: Any,
-    cells: Cells,
-    classes: Mapping[str, str],
-    structure: FloorStructure,
-    rng: np.random.Generator,
-    *,
-    work: Work | None = None,
-    priors: Priors = DEFAULT_PRIORS,
-) -> Array:
-    """Floor of each cell, ms, [draw, cell]; those outside the grid of the fit are drawn, one for each pair.
-
-    `work` is needed where floors grow with launches; other arguments as in `step_distribution`.
-    """
-    assert structure.sharing is not None
-    floor, dim = posterior["floor_ms"], structure.sharing.dim
-    gpus = posterior["gpu"].values.tolist()
-    groups = posterior[dim].values.tolist() if dim else [None]
-    out = np.empty((posterior.sizes["chain"] * posterior.sizes["draw"], len(cells)))
-    labels = [structure.sharing.label(m, classes[m]) if dim else None for m in cells.model.tolist()]
-    pairs = list(zip(cells.gpu.tolist(), labels, strict=True))
-    for gpu, group in dict.fromkeys(pairs):
-        known_gpu, known_group = gpu in gpus, group in groups
-        if known_gpu and known_group:
-            values = floor.sel(gpu=gpu) if dim is None else floor.sel({"gpu": gpu, dim: group})
-        else:
-            new_gpu, new_group = gpu if known_gpu else None, group if dim and known_group else None
-            values = predict_floor(posterior, rng, new_gpu, new_group, priors=priors)
-        out[:, [pair == (gpu, group) for pair in pairs]] = np.asarray(values).reshape(-1, 1)
-    if not structure.sharing.per_launch:
-        return out
-    if work is None:
-        raise ValueError("floors that grow with launches need work")
-    return _grown(posterior, out, cells, launches_of(work), rng, priors)
-
-
-def _grown(
-    posterior: Any, floor: Array, cells: Cells, launches: Array, rng: np.random.Generator, priors: Priors
-) -> Array:
-    """Floors per launch of each cell, from those at the mean number of launches; see `_per_launch`."""
-    at = float(np.asarray(posterior["launches_at_floor"]).flat[0])
-    name = "launch_share" if "launch_share" in posterior else "launch_ms"
-    known = posterior["launch_gpu"].values.tolist()
-    each = np.empty(floor.shape)
-    for gpu in cells.gpus:
-        if gpu in known:
-            values = _pooled(posterior[name].sel(launch_gpu=gpu))
-        elif name == "launch_share":
-            values = rng.uniform(size=len(floor))
-        else:
-            values = np.exp(np.log(priors.launch_ms[0]) + priors.launch_ms[1] * rng.standard_normal(len(floor)))
-        each[:, cells.gpu == gpu] = values[:, None]
-    if name == "launch_share":
-        return floor * (1.0 + each * (launches / at - 1.0))
-    return floor + each * (launches - at)
-
-
-def _q_of(posterior: Any, cells: Cells, classes: Mapping[str, str], structure: FloorStructure) -> Array:
-    """q of each cell, [draw or 1, cell]."""
-    fixed = structure.q_of(np.array([classes[m] for m in cells.models]))[cells.model_code]
-    if not structure.q_free:
-        return fixed[None]
-    return np.where(np.isnan(fixed), _pooled(posterior["q"])[:, None], fixed)
-
-
-def _noise_of(posterior: Any, cells: Cells, rng: np.random.Generator) -> Array:
-    """σ of each cell, [draw, cell]; a model that the fit had not draws one from the hierarchy."""
-    known = posterior["noisy_model"].values.tolist()
-    level, spread = _pooled(posterior["noise_level"]), _pooled(posterior["noise_spread"])
-    by_model = [
-        _pooled(posterior["noise_relative"].sel(noisy_model=m))
-        if m in known
-        else np.exp(level + spread * rng.standard_normal(len(level)))
-        for m in cells.models
-    ]
-    return np.stack(by_model, axis=-1)[:, cells.model_code]
-
-
-@dataclass(frozen=True, eq=False)
-class CutModels:
-    """The two stages of a cut, for `inference.sampling`: fit `upstream`, then `cut(..., downstream, data_of)`.
-
-    Attributes
-    ----------
-    upstream : pm.Model
-        The anchor's cells alone, constants free, one floor per SKU.
-    downstream : pm.Model
-        All other cells, constants fixed; floors given the anchor's.
-    data_of : callable
-        One upstream draw, by name, to the data of the downstream model.
-    """
-
-    upstream: pm.Model
-    downstream: pm.Model
-    data_of: Callable[[Mapping[str, Array]], dict[str, Array]]
-
-
-def cut_models(
-    cells: Cells,
-    work: Work,
-    classes: Mapping[str, str],
-    structure: FloorStructure,
-    anchor: str,
-    *,
-    priors: Priors = DEFAULT_PRIORS,
-    query_heads: bool = False,
-    likelihood: Literal["normal", "student"] = "normal",
-    base: Efficiency | None = None,
-) -> CutModels:
-    """Models of the two stages of a cut at the model `anchor`; arguments as in `build_model`.
-
-    Upstream draws η, the noise and the anchor's floors jointly. Downstream takes η as T_gpu and the
-    anchor's floors as known, and has noise of its own; the anchor's cells do not re-enter. Models that
-    share the anchor's group under the structure have its floors and no others: use "gpu, model" for floors
-    of their own.
-
-    Raises
-    ------
-    ValueError
-        The anchor has no cells, or nothing else has.
-    """
-    is_anchor = cells.model == anchor
-    if not is_anchor.any() or is_anchor.all():
-        raise ValueError(f"a cut needs cells of the anchor {anchor!r} and of other models")
-    here, there = cells.where(is_anchor), cells.where(~is_anchor)
-    # One model does not show how a floor grows with launches: upstream has its floor alone.
-    latency = structure.sharing is not None and structure.sharing.kernel_latency
-    keep = structure.sharing is None or latency
-    floor = structure if keep else replace(structure, shared_by="gpu")
-    options: dict[str, Any] = {"priors": priors, "likelihood": likelihood}
-    upstream = build_model(
-        here, rows(work, is_anchor), classes, floor, "free", query_heads=query_heads, base=base, **options
-    )
-    other = rows(work, ~is_anchor)
-    known = None
-    if structure.sharing is not None:
-        launches = float(launches_of(rows(work, is_anchor)).mean())
-        known = KnownFloors(anchor, dict.fromkeys(here.gpus, 1.0), launches=launches)
-    start = work_ms(other, base or Efficiency.peak())
-    downstream = build_model(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
-
-    def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
-        data = {"gpu_ms": work_ms(other, efficiency_of(draw, base))[0]}
-        if known is not None:
-            data["anchor_floor_ms"] = draw["floor_ms"]
-        if "q" in draw:
-            data["anchor_q"] = draw["q"]
-        return data
-
-    return CutModels(upstream, downstream, data_of)
-
-
-def rows(work: Work, mask: NDArray[np.bool_]) -> Work:
-    """The cells of `work` where `mask` [cell] is true."""
-    return Work(**{f.name: getattr(work, f.name)[mask] for f in fields(Work)})
-
-
-def predict_floor(
-    posterior: Mapping[str, Any],
-    rng: np.random.Generator,
-    gpu: str | None = None,
-    group: str | None = None,
-    *,
-    priors: Priors = DEFAULT_PRIORS,
-) -> Array:
-    """Draws of the floor (ms) of a pair outside the grid, through the hierarchy.
-
-    Parameters
-    ----------
-    posterior : Dataset
-        Posterior of a model with floors (``floor_ms`` holds the pairs inside the grid).
-    gpu, group : str or None
-        A SKU or a class (model) of the posterior; None: one that was never measured.
-
-    Returns
-    -------
-    array (chain, draw)
-
-    Raises
-    ------
-    ValueError
-        The posterior lacks `gpu` or `group`, or its grid holds the pair.
-    """
-    floor = posterior["floor_ms"]
-    dim = floor.dims[-1] if floor.ndim == 4 else None
-    positive = "floor_sd_gpu" in posterior
-    unit = "" if positive else "_ms"
-    labels = {"gpu": floor["gpu"].values.tolist(), dim: floor[dim].values.tolist() if dim else [None]}
-    for axis, name in (("gpu", gpu), (dim, group)):
-        if name is not None and name not in labels.get(axis, []):
-            raise ValueError(f"{axis} {name!r} is not in the posterior: expected one of {labels.get(axis)}")
-    if gpu is not None and (group is not None or dim is None):
-        raise ValueError(f"the floor of {gpu!r} and {group!r} is in floor_ms")
-    median, sd = priors.floor_overall if positive else priors.floor_overall_ms
-    mean = np.log(median) if positive else median
-    pairs = [(g, c) for g in labels["gpu"] for c in labels[dim]]
-    new = (gpu or object(), group or object()) if dim else (object(), None)
-    same_gpu, same_group = (
-        np.array([[a[i] == b[i] for b in [*pairs, new]] for a in [*pairs, new]], dtype=float) for i in (0, 1)
-    )
-
-    def variance(name: str) -> Array:
-        return np.asarray(posterior[name])[..., None, None] ** 2
-
-    covariance = sd**2 + variance(f"floor_sd_gpu{unit}") * same_gpu
-    if dim:
-        covariance = covariance + variance(f"floor_sd_{dim}{unit}") * same_group
-        covariance = covariance + variance(f"floor_sd_pair{unit}") * same_gpu * same_group
-    values = np.log(np.asarray(floor)) if positive else np.asarray(floor)
-    known = values.reshape(*floor.shape[:2], -1) - mean
-    gain = np.linalg.solve(covariance[..., :-1, :-1], covariance[..., :-1, -1:])[..., 0]
-    centre = mean + (gain * known).sum(-1)
-    left = covariance[..., -1, -1] - (gain * covariance[..., :-1, -1]).sum(-1)
-    drawn = centre + np.sqrt(np.maximum(left, 0.0)) * rng.standard_normal(centre.shape)
-    return np.exp(drawn) if positive else drawn

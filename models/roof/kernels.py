@@ -141,8 +141,17 @@ class Work:
                 columns.append({name: v.copy() if v.any() else 0.0 for name, v in column.items()})
         return tuple(PeakTimes(**column) for column in columns)
 
+    def where(self, mask: NDArray[np.bool_]) -> "Work":
+        """The cells where `mask` [cell] is true."""
+        return Work(**{f.name: getattr(self, f.name)[mask] for f in fields(Work)})
+
     def __repr__(self) -> str:
         return f"Work({self.tokens.shape} cells x {len(KERNELS)} kernels)"
+
+
+def launches_of(work: Work) -> Floats:
+    """Kernel launches of one step, [...]."""
+    return np.asarray(work.launches.sum(axis=-1), dtype=float)
 
 
 def experts_streamed(shapes: ModelShapes, tokens: ArrayLike, experts: Experts = "active") -> Floats:

@@ -19,7 +19,7 @@ from rooffloor.validate.comparison.tension import shared_constants, tension
 
 if TYPE_CHECKING:
     from rooffloor.models.inference.sampling import Compiled, Fit
-    from rooffloor.models.inference.step_model import StepDistribution
+    from rooffloor.models.inference.step_distribution import StepDistribution
 
 type Array = NDArray[np.float64]
 
@@ -91,9 +91,9 @@ class Task:
 
     def distribution(self, posterior: Any, at: NDArray[np.bool_] | None = None) -> "StepDistribution":
         """What the draws say of the cells where `at` [cell] (default: of all)."""
-        from rooffloor.models.inference.step_model import rows, step_distribution
+        from rooffloor.models.inference.step_distribution import step_distribution
 
-        cells, work = (self.cells, self.work) if at is None else (self.cells.where(at), rows(self.work, at))
+        cells, work = (self.cells, self.work) if at is None else (self.cells.where(at), self.work.where(at))
         rng = np.random.default_rng(self.seed)
         return step_distribution(posterior, cells, self.classes, self.structure, rng, work=work)
 
@@ -201,7 +201,7 @@ def _leftover(task: Task, posterior: Any) -> dict[str, ArrayLike]:
     `informative`: share of cells whose T/H lies in [1/3, 3] at the posterior mean; only they tell added from
     overlapped (NaN for signed floors).
     """
-    from rooffloor.models.inference.step_model import efficiency_of, floors_of
+    from rooffloor.models.inference.step_distribution import efficiency_of, floors_of
     from rooffloor.models.roof.roofline import work_ms
 
     found = task.distribution(posterior)
@@ -297,8 +297,8 @@ def upstream(task: Task) -> dict[str, ArrayLike]:
 
 
 def _upstream_model(task: Task) -> "Compiled":
+    from rooffloor.models.inference.cut_model import cut_models
     from rooffloor.models.inference.sampling import compile_model
-    from rooffloor.models.inference.step_model import cut_models
 
     likelihood: Any = task.likelihood
     stages = cut_models(task.cells, task.work, task.classes, task.structure, task.anchor, likelihood=likelihood)
@@ -326,14 +326,17 @@ def cut_floors(task: Task) -> dict[str, ArrayLike]:
 
     `failed`: why the second stage was refused, if it was.
     """
-    from rooffloor.models.inference.sampling import GateFailure, compile_model, cut
-    from rooffloor.models.inference.step_model import cut_models, floors_of, rows
+    from rooffloor.models.inference.cut import cut
+    from rooffloor.models.inference.cut_model import cut_models
+    from rooffloor.models.inference.gate import GateFailure
+    from rooffloor.models.inference.sampling import compile_model
+    from rooffloor.models.inference.step_distribution import floors_of
 
     likelihood: Any = task.likelihood
     stages = cut_models(task.cells, task.work, task.classes, task.structure, task.anchor, likelihood=likelihood)
     first = task.fit(compile_model(stages.upstream), more=5)
     theirs = task.cells.model != task.anchor
-    others, work = task.cells.where(theirs), rows(task.work, theirs)
+    others, work = task.cells.where(theirs), task.work.where(theirs)
     try:
         found = cut(first.posterior, compile_model(stages.downstream), stages.data_of, seed=task.seed + 7, jobs=1)
     except GateFailure as error:

@@ -137,7 +137,7 @@ def gather(
     InputError
         The study's data cannot be used.
     """
-    from rooffloor.models.inference.sampling import GateFailure
+    from rooffloor.models.inference.gate import GateFailure
 
     seed = study.seed if seed is None else seed
     try:
@@ -414,7 +414,7 @@ def _power_scaled(
     import xarray as xr
 
     from rooffloor.models.inference.prior_density import log_prior
-    from rooffloor.models.inference.step_model import step_distribution
+    from rooffloor.models.inference.step_distribution import step_distribution
     from rooffloor.validate.estimates.prior_sensitivity import averaged, floors_against_anchor, power_scaling
 
     coords = {dim: compiled.coords[dim] for dim in ("gpu", "model", "noisy_model")}
@@ -647,7 +647,7 @@ class _Measured:
 
     def _power_scaled(self, posterior: "xr.Dataset") -> list[dict[str, Any]]:
         from rooffloor.models.inference.prior_density import log_prior
-        from rooffloor.models.inference.step_model import step_distribution
+        from rooffloor.models.inference.step_distribution import step_distribution
         from rooffloor.models.roof.roofline import CONSTANTS
         from rooffloor.validate.estimates.prior_sensitivity import floors_against_anchor, power_scaling
 
@@ -668,8 +668,9 @@ class _Measured:
     def _cut(
         self, query: bool
     ) -> tuple[dict[str, Array], list[str], list[str], NDArray[np.int64], dict[str, Any], "xr.DataTree"]:
-        from rooffloor.models.inference.sampling import compile_model, cut, fit_gated
-        from rooffloor.models.inference.step_model import cut_models
+        from rooffloor.models.inference.cut import cut
+        from rooffloor.models.inference.cut_model import cut_models
+        from rooffloor.models.inference.sampling import compile_model, fit_gated
 
         _tell(self.quiet, f"{_variant(query, 'cut')}, {PER_MODEL}")
         stages = cut_models(self.cells, self.work, self.classes, PER_MODEL, self.study.anchor, query_heads=query)
@@ -693,7 +694,7 @@ class _Measured:
         unit: NDArray[np.int64] | None = None,
     ) -> Draws:
         from rooffloor.models.inference.sampling import thin
-        from rooffloor.models.inference.step_model import efficiency_of
+        from rooffloor.models.inference.step_distribution import efficiency_of
 
         cells, anchor = self.cells, self.study.anchor
         assert cells.step_ms is not None

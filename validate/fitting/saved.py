@@ -18,7 +18,8 @@ from rooffloor.validate.estimates.cell_draws import IMPUTED
 if TYPE_CHECKING:
     from rooffloor.validate.fitting.evidence import Evidence
     from rooffloor.validate.measurements.load import Measurements
-    from rooffloor.validate.study.study import Margins, Study
+    from rooffloor.validate.study.margins import Margins
+from rooffloor.validate.study.study import Study
 
 FILE = "posterior.npz"
 ADDED = FloorStructure("gpu, model")
@@ -90,18 +91,20 @@ def posterior(evidence: "Evidence") -> Calibration:
     )
 
 
-def load(study: str | Path) -> Calibration:
+def load(study: str | Path | Calibration) -> Calibration:
     """Saved draws of a study, without fitting anything.
 
     Parameters
     ----------
-    study : name of an embedded study, a posterior.npz, or the folder of a report that holds one
+    study : name of an embedded study, a posterior.npz, the folder of a report that holds one, or a Calibration (as is)
 
     Raises
     ------
     InputError
         There is none.
     """
+    if isinstance(study, Calibration):
+        return study
     path = resources.embedded(study) or Path(study)
     if not os.path.exists(path):  # unlike Path.exists never an error
         raise InputError(
@@ -138,7 +141,8 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
         The fit failed its convergence gate.
     """
     from rooffloor.models.calibration.anchor import of_anchor
-    from rooffloor.models.inference.sampling import GateFailure, compile_model, fit_gated, thin
+    from rooffloor.models.inference.gate import GateFailure
+    from rooffloor.models.inference.sampling import compile_model, fit_gated, thin
     from rooffloor.models.inference.step_model import build_model
     from rooffloor.models.roof.kernels import stack_work
     from rooffloor.models.roof.roofline import CONSTANTS

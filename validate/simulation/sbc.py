@@ -214,7 +214,7 @@ class _Setting:
     def simulate(self, data_set: int) -> tuple["xr.Dataset", Array, int]:
         """A draw from the prior (one chain, one draw), the steps [cell], ms, that it makes, draws thrown away."""
         from rooffloor.models.inference.prior_density import sample_prior
-        from rooffloor.models.inference.step_model import step_distribution
+        from rooffloor.models.inference.step_distribution import step_distribution
 
         rng = np.random.default_rng([self.seed, data_set])
         for redrawn in count():
@@ -235,7 +235,7 @@ class _Setting:
 
     def scalars(self, draws: "xr.Dataset", steps: Array) -> dict[str, Array]:
         """Every scalar of a posterior or a prior by name, and the log likelihood of `steps`; each (draw,)."""
-        from rooffloor.models.inference.step_model import step_distribution
+        from rooffloor.models.inference.step_distribution import step_distribution
 
         rng = np.random.default_rng(0)  # not drawn from: the draws know all models and SKUs
         likelihood = step_distribution(draws, self.cells, self.classes, self.structure, rng, work=self.work)

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference import sampling, step_model
+from rooffloor.models.inference import cut, cut_model, gate, sampling
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -25,7 +25,7 @@ def test_cut_of_a_linear_gaussian_model_is_the_closed_form() -> None:
         pm.Normal("y", 2 * a + b, 0.5, observed=d, dims="cell")
     rng = np.random.default_rng(0)
     upstream = {"a": mean_a + np.sqrt(var_a) * rng.standard_normal((4, 1000))}
-    found = sampling.cut(
+    found = cut.cut(
         upstream,
         sampling.compile_model(model),
         lambda draw: {"a_given": draw["a"]},
@@ -53,7 +53,7 @@ def test_cut_of_a_linear_gaussian_model_is_the_closed_form() -> None:
 
 
 @pytest.fixture(scope="module")
-def roofline() -> tuple[step_model.CutModels, xr.Dataset, sampling.Compiled]:
+def roofline() -> tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled]:
     """Cut models of simulated steps, draws in place of an anchor's posterior, the compiled second stage."""
     rows = [
         (m, g, b, c)
@@ -70,7 +70,7 @@ def roofline() -> tuple[step_model.CutModels, xr.Dataset, sampling.Compiled]:
     step = step + np.random.default_rng(4).standard_normal(len(cells)) * np.hypot(0.1, 0.02 * step)
     data = Cells.from_columns(list(cells.model), list(cells.gpu), cells.batch, cells.context, step)
     classes = {m: "small" if "1B" in m else "7B" for m in cells.models}
-    models = step_model.cut_models(data, work, classes, FloorStructure("gpu, model"), "Llama-3.1-8B")
+    models = cut_model.cut_models(data, work, classes, FloorStructure("gpu, model"), "Llama-3.1-8B")
     rng = np.random.default_rng(1)
     eta = {"eta_bw": (0.85, 0.03), "eta_fa": (0.6, 0.02), "eta_tc": (0.7, 0.05), "l_half": (150.0, 20.0)}
     upstream = xr.Dataset(
@@ -82,10 +82,10 @@ def roofline() -> tuple[step_model.CutModels, xr.Dataset, sampling.Compiled]:
 
 
 def test_cut_agrees_with_brute_force_nested_sampling(
-    roofline: tuple[step_model.CutModels, xr.Dataset, sampling.Compiled],
+    roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled],
 ) -> None:
     models, upstream, downstream = roofline
-    found = sampling.cut(upstream, downstream, models.data_of, seed=2, outer=40, inner=20)
+    found = cut.cut(upstream, downstream, models.data_of, seed=2, outer=40, inner=20)
     assert found.posterior.sizes["draw"] == 20 * (40 - len(found.failed))
     nested = []
     for k in np.random.default_rng(0).choice(1000, 12, replace=False):
@@ -103,13 +103,13 @@ def test_cut_agrees_with_brute_force_nested_sampling(
 
 
 def test_upstream_knows_nothing_of_the_rest(
-    roofline: tuple[step_model.CutModels, xr.Dataset, sampling.Compiled],
+    roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled],
 ) -> None:
     models, upstream, downstream = roofline
     assert models.upstream["step_ms"].shape.eval().tolist() == [12]  # the anchor's cells alone
     assert models.downstream["step_ms"].shape.eval().tolist() == [18]
     assert "Llama-3.1-8B" not in " ".join(models.downstream.coords["pair"])
-    found = sampling.cut(upstream, downstream, models.data_of, seed=3, outer=20, inner=5)
+    found = cut.cut(upstream, downstream, models.data_of, seed=3, outer=20, inner=5)
     posterior = found.posterior
     good = np.setdiff1d(np.arange(20), found.failed)
     thinned = sampling.thin(upstream["eta_bw"].values, 20)[good]
@@ -123,9 +123,9 @@ def test_upstream_knows_nothing_of_the_rest(
 def test_cut_needs_an_anchor_and_something_else() -> None:
     cells = Cells.from_columns(["Llama-3.1-8B"], ["H100"], [1], [512], [9.0])
     with pytest.raises(ValueError, match=r"of the anchor 'Qwen2\.5-7B' and of other models"):
-        step_model.cut_models(cells, stack_work(cells), {}, FloorStructure(), "Qwen2.5-7B")
+        cut_model.cut_models(cells, stack_work(cells), {}, FloorStructure(), "Qwen2.5-7B")
     with pytest.raises(ValueError, match="and of other models"):
-        step_model.cut_models(cells, stack_work(cells), {}, FloorStructure(), "Llama-3.1-8B")
+        cut_model.cut_models(cells, stack_work(cells), {}, FloorStructure(), "Llama-3.1-8B")
 
 
 def test_too_many_failed_stages_are_no_result() -> None:
@@ -133,8 +133,8 @@ def test_too_many_failed_stages_are_no_result() -> None:
         centre = pm.Data("centre", np.array(8.0))
         x = pm.Uniform("x", -20.0, 20.0)
         pm.Potential("modes", pm.math.logaddexp(-200 * (x - centre) ** 2, -200 * (x + centre) ** 2))
-    with pytest.raises(sampling.GateFailure, match=r"cut: \d+ of 6 downstream fits failed"):
-        sampling.cut(
+    with pytest.raises(gate.GateFailure, match=r"cut: \d+ of 6 downstream fits failed"):
+        cut.cut(
             {"c": np.full((1, 6), 8.0)},
             sampling.compile_model(model),
             lambda draw: {"centre": draw["c"]},

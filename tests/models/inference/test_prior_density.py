@@ -9,10 +9,10 @@ import xarray as xr
 from scipy import stats
 
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, SHARED_BY, FloorStructure
-from rooffloor.models.inference import step_model
+from rooffloor.models.inference import step_distribution, step_model
 from rooffloor.models.inference.prior_density import log_prior, sample_prior
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.kernels import launches_of, stack_work
 from rooffloor.models.specs.cells import Cells
 
 CLASSES = {"Llama-3.1-8B": "dense", "Llama-3.2-1B": "small", "Qwen1.5-MoE-A2.7B": "moe"}
@@ -92,7 +92,7 @@ def test_draws_of_overlap_and_launches_follow_the_priors() -> None:
     assert stats.kstest(positive["launch_share"].values[0, :, 1], stats.uniform().cdf).pvalue > 1e-3
     each = draws_of(LAUNCHES, n, constants="fixed")["launch_ms"].values[0, :, 0]
     assert stats.kstest(np.log(each), stats.norm(np.log(p.launch_ms[0]), p.launch_ms[1]).cdf).pvalue > 1e-3
-    launches = step_model.launches_of(stack_work(some_cells()))
+    launches = launches_of(stack_work(some_cells()))
     assert (positive["launches_at_floor"] == launches.mean()).all()
     with pytest.raises(ValueError, match="need work"):
         sample_prior(np.random.default_rng(0), 2, some_cells(), CLASSES, LAUNCHES)
@@ -190,9 +190,7 @@ def test_density_is_that_of_the_pymc_model(structure: FloorStructure, likelihood
     found = log_prior(posterior(point), structure)
     total = float(found.to_array().sum())
     expected = float(prior(point)) - np.linalg.slogdet(np.array(moved))[1]
-    expected -= np.log(
-        step_model.DEFAULT_PRIORS.noise_relative[1]
-    )  # z of the noise: the level in sds, turned with the rest
+    expected -= np.log(DEFAULT_PRIORS.noise_relative[1])  # z of the noise: the level in sds, turned with the rest
     assert total == pytest.approx(expected, abs=1e-6)  # PyMC's constant of a half-t has 8 digits
 
 
@@ -260,11 +258,13 @@ def test_prior_predictive_steps() -> None:
     work, n = stack_work(cells), 2000
     for structure in (LAUNCHES, OVERLAPPED):
         prior = draws_of(structure, n)
-        steps = step_model.step_distribution(prior, cells, CLASSES, structure, np.random.default_rng(1), work=work)
+        steps = step_distribution.step_distribution(
+            prior, cells, CLASSES, structure, np.random.default_rng(1), work=work
+        )
         replicated = steps.sample(np.random.default_rng(2))
         assert replicated.shape == (n, len(cells))
         away = (replicated - steps.step_ms) / steps.sd_ms
         assert stats.kstest(away[:, 0], stats.norm.cdf).pvalue > 1e-3
     fixed = draws_of(OVERLAPPED, n, constants="fixed")
-    steps = step_model.step_distribution(fixed, cells, CLASSES, OVERLAPPED, np.random.default_rng(1), gpu_ms=5.0)
+    steps = step_distribution.step_distribution(fixed, cells, CLASSES, OVERLAPPED, np.random.default_rng(1), gpu_ms=5.0)
     assert (steps.step_ms >= 5.0 * 0.999).all()

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference import sampling, step_model
+from rooffloor.models.inference import gate, sampling, step_model
 from rooffloor.models.specs.cells import Cells
 
 CLASSES = {"m": "small", "n": "large"}
@@ -78,7 +78,7 @@ def test_same_seed_same_draws_whatever_the_cores(compiled: sampling.Compiled) ->
 
 def test_fit_many_depends_on_seeds_alone(compiled: sampling.Compiled) -> None:
     data = [{"measured_ms": cells_and_branch(s)[0].step_ms} for s in range(4)]
-    options = {"draws": 100, "tune": 200, "keep": 30, "gate": sampling.Gate(rhat=1.2, ess=20)}
+    options = {"draws": 100, "tune": 200, "keep": 30, "gate": gate.Gate(rhat=1.2, ess=20)}
     one, two = (sampling.fit_many(compiled, data, range(4), jobs=j, **options) for j in (1, 2))
     for a, b in zip(one, two, strict=True):
         assert a.attempts == b.attempts
@@ -136,7 +136,7 @@ def test_gate_refuses_a_posterior_that_does_not_mix() -> None:
         x = pm.Uniform("x", -20.0, 20.0)
         pm.Potential("modes", pm.math.logsumexp(pm.math.stack([-0.5 * ((x - s) / 0.05) ** 2 for s in (-8.0, 8.0)])))
     compiled = sampling.compile_model(model)
-    with pytest.raises(sampling.GateFailure, match=r"after 3 attempts: R-hat .* of x"):
+    with pytest.raises(gate.GateFailure, match=r"after 3 attempts: R-hat .* of x"):
         sampling.fit_gated(compiled, seed=0, draws=100, tune=100)
     last = sampling.fit_gated(compiled, seed=0, draws=100, tune=100, refuse=False)
     assert not last.passed
@@ -146,8 +146,8 @@ def test_gate_refuses_a_posterior_that_does_not_mix() -> None:
 
 
 def test_gate_names_each_failure_and_nan_fails() -> None:
-    good = sampling.Diagnostics(1.001, "a", 900.0, 800.0, "b", 0, 0.9)
-    gate = sampling.Gate()
+    good = gate.Diagnostics(1.001, "a", 900.0, 800.0, "b", 0, 0.9)
+    gate = gate.Gate()
     assert gate.failures(good) == ()
     for change, word in (
         ({"rhat": 1.02}, "R-hat 1.020 of a"),
@@ -156,7 +156,7 @@ def test_gate_names_each_failure_and_nan_fails() -> None:
         ({"divergences": 1}, "1 divergences"),
         ({"ebfmi": 0.2}, "E-BFMI 0.20"),
     ):
-        (failure,) = gate.failures(sampling.Diagnostics(**{**vars(good), **change}))
+        (failure,) = gate.failures(gate.Diagnostics(**{**vars(good), **change}))
         assert word in failure
 
 
@@ -172,7 +172,7 @@ def test_diagnostics_find_the_bad_parameter() -> None:
             "diverging": (("chain", "draw"), diverging),
         }
     )
-    found = sampling.diagnose(draws, stats)
+    found = gate.diagnose(draws, stats)
     assert found.rhat_of == found.ess_of == "pair[1]"
     assert found.rhat > 1.05
     assert found.divergences == 3

@@ -9,7 +9,7 @@ import xarray as xr
 from scipy import stats
 
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, SHARED_BY, FloorStructure
-from rooffloor.models.inference import sampling, step_model
+from rooffloor.models.inference import sampling, step_distribution, step_model
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
@@ -204,27 +204,22 @@ def test_free_constants_are_recovered_where_the_data_see_them() -> None:
         assert sd < 0.5 * getattr(DEFAULT_PRIORS, name)[1]  # three model sizes under one floor
     # At 16 sequences no matrix product is bound by compute: the posterior of eta_tc is its prior.
     assert float(posterior["eta_tc"].std()) == pytest.approx(DEFAULT_PRIORS.eta_tc[1], rel=0.15)
-    efficiency = step_model.efficiency_of(posterior)
+    efficiency = step_distribution.efficiency_of(posterior)
     assert work_ms(work, efficiency).shape == (4000, len(cells))
 
 
 def test_floor_of_a_new_class_and_a_new_gpu(compiled: sampling.Compiled) -> None:
     posterior = sampling.fit_gated(compiled, simulated(1), seed=1).posterior
     rng = np.random.default_rng(0)
-    on_b, on_c = (step_model.predict_floor(posterior, rng, gpu=g) for g in "BC")
+    cells = Cells.from_columns(["p", "p", "p", "o"], ["B", "C", "Z", "Z"], [1] * 4, [512] * 4)
+    on_b, on_c, both_new, new_gpu = step_distribution.floors_of(
+        posterior, cells, CLASSES | {"p": "huge"}, FloorStructure(), rng
+    ).T
     assert on_b.mean() > on_c.mean() + 2  # every floor of B is at least 5.5 ms above that of C
-    both_new = step_model.predict_floor(posterior, rng)
-    new_gpu = step_model.predict_floor(posterior, rng, group="moe")
     assert both_new.var() > new_gpu.var() > 1.0
-    with pytest.raises(ValueError, match="'Z' is not in the posterior"):
-        step_model.predict_floor(posterior, rng, gpu="Z")
-    with pytest.raises(ValueError, match="is in floor_ms"):
-        step_model.predict_floor(posterior, rng, gpu="A", group="moe")
 
 
 def test_prediction_of_a_new_floor_is_the_conditional_normal() -> None:
-    import xarray as xr
-
     scales, floors = (2.0, 3.0, 0.7), np.array([[1.0, 2.0], [4.0, 6.0]])
     draws = 20_000
     posterior = xr.Dataset(
@@ -237,7 +232,8 @@ def test_prediction_of_a_new_floor_is_the_conditional_normal() -> None:
         },
         coords={"gpu": ["A", "B"], "class": ["x", "y"]},
     )
-    found = step_model.predict_floor(posterior, np.random.default_rng(1), gpu="B")
+    cells, rng = Cells.from_columns(["p"], ["B"], [1], [512]), np.random.default_rng(1)
+    found = step_distribution.floors_of(posterior, cells, {"p": "z"}, FloorStructure(), rng)
     whole = hierarchy_covariance(scales, (2, 3), DEFAULT_PRIORS.floor_overall_ms[1])
     seen = [0, 1, 3, 4]  # of (A, x), (A, y), (A, new), (B, x), (B, y), (B, new)
     gain = whole[5, seen] @ np.linalg.inv(whole[np.ix_(seen, seen)])
@@ -297,7 +293,7 @@ def test_numpy_and_pytensor_agree_on_the_likelihood(
         {n: (("chain", "draw", *dims[n]), np.asarray(v)[None, None]) for n, v in zip(names, values, strict=True)},
         coords={d: list(model.coords[d]) for d in {d for ds in dims.values() for d in ds}},
     )
-    found = step_model.step_distribution(posterior, cells, REAL, structure, rng, work=work)
+    found = step_distribution.step_distribution(posterior, cells, REAL, structure, rng, work=work)
     np.testing.assert_allclose(found.log_density(cells.step_ms)[0], expected, rtol=1e-8)
     assert found.sample(rng).shape == (1, len(cells))
 
@@ -319,7 +315,7 @@ def test_unseen_models_and_gpus_come_through_the_hierarchy() -> None:
         coords={"gpu": ["A"], "noisy_model": ["m"]},
     )
     structure = FloorStructure("gpu", "overlapped")
-    floors = step_model.floors_of(posterior, cells, CLASSES, structure, rng)
+    floors = step_distribution.floors_of(posterior, cells, CLASSES, structure, rng)
     assert (floors[:, cells.gpu == "A"] == 5.0).all()
     new = np.log(floors[:, np.flatnonzero(cells.gpu == "B")[0]])
     # given one floor of a population with sd 1.0 around log 4 and 0.3 within, the next is regressed and wide
@@ -327,7 +323,7 @@ def test_unseen_models_and_gpus_come_through_the_hierarchy() -> None:
     gain = sd**2 / (sd**2 + within**2)
     assert new.mean() == pytest.approx(np.log(4.0) + gain * np.log(5.0 / 4.0), abs=0.03)
     assert new.std() == pytest.approx(np.sqrt(sd**2 + within**2 - gain * sd**2), rel=0.05)
-    found = step_model.step_distribution(posterior, cells, CLASSES, structure, rng, gpu_ms=branch_ms(cells))
+    found = step_distribution.step_distribution(posterior, cells, CLASSES, structure, rng, gpu_ms=branch_ms(cells))
     known, other = (np.log(found.sd_ms / found.step_ms)[:, (cells.model == m) & (cells.gpu == "A")] for m in "mn")
     assert known.std() < 0.1
     assert other[:, 0].std() == pytest.approx(0.4, rel=0.15)

@@ -226,7 +226,9 @@ def test_shapes_from_toml(tmp_path: Path):
 
 def test_importing_shapes_is_cheap():
     heavy = ("numpy", "pandas", "xarray", "arviz", "pymc", "pandera", "pytensor")
-    code = f"import sys, rooffloor.models, rooffloor.models.specs.shapes\nprint([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import sys, rooffloor.models, rooffloor.models.specs.shapes\nprint([m for m in {heavy} if m in sys.modules])"
+    )
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.strip() == "[]"

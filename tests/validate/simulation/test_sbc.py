@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference.sampling import Gate
+from rooffloor.models.inference.gate import Gate
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.simulation import sbc
 from rooffloor.validate.simulation.sbc import KEPT, Calibration

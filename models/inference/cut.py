@@ -1,0 +1,141 @@
+"""Draws of a cut posterior: a downstream model refitted given each of many upstream draws."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from rooffloor.models.inference.gate import Gate, GateFailure
+from rooffloor.models.inference.sampling import ESCALATION, Compiled, Data, fit_many, thin
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CutFit:
+    """A cut posterior: upstream draws, and downstream draws given each.
+
+    Attributes
+    ----------
+    datatree : xarray.DataTree
+        Group posterior, dims (chain = 1, draw = upstream draws x `inner`, ...). A coordinate ``upstream``
+        (draw) numbers the upstream draw behind each draw. Upstream variables are called ``anchor_<name>``
+        where the downstream model has the same name.
+    inner : int
+        Downstream draws per upstream draw.
+    failed : tuple of int
+        Upstream draws whose downstream fit failed its gate; they are left out.
+    attempts : int
+        Downstream fits that were run, escalations included.
+    """
+
+    datatree: xr.DataTree
+    inner: int
+    failed: tuple[int, ...]
+    attempts: int
+
+    @property
+    def posterior(self) -> xr.Dataset:
+        """The draws, dims (chain, draw, ...)."""
+        return self.datatree["posterior"].to_dataset()
+
+    def __repr__(self) -> str:
+        return (
+            f"CutFit({self.posterior.sizes['draw'] // self.inner} upstream draws x {self.inner}, "
+            f"{len(self.failed)} failed, {self.attempts} downstream fits)"
+        )
+
+    def mcse(self, name: str) -> Array:
+        """Monte Carlo standard error of the mean of variable `name`, with the upstream draw as the unit."""
+        values = self.posterior[name].values[0]
+        units = values.reshape(-1, self.inner, *values.shape[1:]).mean(axis=1)
+        return units.std(axis=0, ddof=1) / np.sqrt(len(units))
+
+
+STAGE_TWO = Gate(rhat=1.05, ess=50.0)
+"""Gate of the short downstream fits of a cut: only their mixture is read, and its error counts upstream
+draws."""
+STAGE_TWO_ESCALATION = (*ESCALATION, (0.999, 8))
+"""They are short: few cells leave the scales of the hierarchy to their prior, where long steps fail."""
+
+
+def cut(
+    upstream: Mapping[str, Any],
+    downstream: Compiled,
+    data_of: Callable[[Mapping[str, Array]], Data],
+    *,
+    seed: int,
+    outer: int = 100,
+    inner: int = 10,
+    draws: int = 300,
+    tune: int = 500,
+    chains: int = 2,
+    jobs: int = 2,
+    max_failed: float = 0.02,
+    progress: bool = False,
+) -> CutFit:
+    """Draws of a cut posterior p(u | upstream data) · p(d | u, downstream data).
+
+    Downstream data never inform the upstream parameters: each of `outer` upstream draws is passed on as
+    data, and the downstream model is refitted given it.
+
+    Parameters
+    ----------
+    upstream : Dataset or mapping of arrays (chain, draw, ...)
+        Posterior of the upstream model (`Fit.posterior`).
+    downstream : Compiled
+    data_of : callable
+        One upstream draw, by name, to the data of the downstream model.
+    outer, inner : int
+        Upstream draws; downstream draws kept for each.
+    draws, tune, chains : int
+        Length of the first attempt of each downstream fit; one that fails `STAGE_TWO` escalates.
+    max_failed : float
+        Share of downstream fits that may fail.
+
+    Raises
+    ------
+    GateFailure
+        More downstream fits fail than `max_failed` allows.
+    """
+    names = [str(n) for n in upstream if not str(n).startswith("z_")]
+    outer_draws = {n: thin(np.asarray(upstream[n]), outer) for n in names}
+    one_by_one = [{n: v[k] for n, v in outer_draws.items()} for k in range(len(outer_draws[names[0]]))]
+    fits = fit_many(
+        downstream,
+        [data_of(u) for u in one_by_one],
+        np.random.SeedSequence(seed).generate_state(len(one_by_one)).tolist(),
+        keep=inner,
+        jobs=jobs,
+        progress=progress,
+        draws=draws,
+        tune=tune,
+        chains=chains,
+        gate=STAGE_TWO,
+        escalation=STAGE_TWO_ESCALATION,
+    )
+    failed = tuple(k for k, fit in enumerate(fits) if not fit.passed)
+    if len(failed) > max_failed * len(fits):
+        why = "; ".join(fits[failed[0]].attempts[-1].failures)
+        raise GateFailure(f"cut: {len(failed)} of {len(fits)} downstream fits failed their gate ({why})")
+    good = [k for k in range(len(fits)) if k not in failed]
+    down = {n: np.concatenate([fits[k].draws[n] for k in good]) for n in fits[0].draws}
+    up = {f"anchor_{n}" if n in down else n: np.repeat(v[good], inner, axis=0) for n, v in outer_draws.items()}
+    variables = {n: (downstream.dims.get(n, ()), v) for n, v in down.items()}
+    for name, value in up.items():
+        source = upstream[name.removeprefix("anchor_") if name not in upstream else name]
+        dims = tuple(f"anchor_{d}" for d in getattr(source, "dims", ())[2:])
+        variables[name] = (dims or tuple(f"{name}_dim_{i}" for i in range(value.ndim - 1)), value)
+    dataset = xr.Dataset({n: (("chain", "draw", *dims), v[None]) for n, (dims, v) in variables.items()})
+    coords = {d: downstream.coords[d] for d in dataset.dims if d in downstream.coords}
+    for source in upstream.values():
+        for d in getattr(source, "dims", ())[2:]:
+            if f"anchor_{d}" in dataset.dims and d in source.coords:
+                coords[f"anchor_{d}"] = source.coords[d].values
+    coords |= {"chain": [0], "draw": np.arange(len(good) * inner)}
+    dataset = dataset.assign_coords(coords).assign_coords(upstream=("draw", np.repeat(good, inner)))
+    tree = xr.DataTree.from_dict({"posterior": dataset})
+    return CutFit(tree, inner, failed, sum(len(f.attempts) for f in fits))

@@ -1,0 +1,93 @@
+"""A cut as two models: constants from the anchor's cells alone, floors of all others given them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
+from rooffloor.models.inference.step_distribution import efficiency_of
+from rooffloor.models.inference.step_model import KnownFloors, build_model
+from rooffloor.models.roof.kernels import Work, launches_of
+from rooffloor.models.roof.roofline import Efficiency, work_ms
+from rooffloor.models.specs.cells import Cells
+
+type Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CutModels:
+    """The two stages of a cut, for `sampling` and `cut`: fit `upstream`, then `cut(..., downstream, data_of)`.
+
+    Attributes
+    ----------
+    upstream : pm.Model
+        The anchor's cells alone, constants free, one floor per SKU.
+    downstream : pm.Model
+        All other cells, constants fixed; floors given the anchor's.
+    data_of : callable
+        One upstream draw, by name, to the data of the downstream model.
+    """
+
+    upstream: pm.Model
+    downstream: pm.Model
+    data_of: Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
+def cut_models(
+    cells: Cells,
+    work: Work,
+    classes: Mapping[str, str],
+    structure: FloorStructure,
+    anchor: str,
+    *,
+    priors: Priors = DEFAULT_PRIORS,
+    query_heads: bool = False,
+    likelihood: Literal["normal", "student"] = "normal",
+    base: Efficiency | None = None,
+) -> CutModels:
+    """Models of the two stages of a cut at the model `anchor`; arguments as in `build_model`.
+
+    Upstream draws η, the noise and the anchor's floors jointly. Downstream takes η as T_gpu and the
+    anchor's floors as known, and has noise of its own; the anchor's cells do not re-enter. Models that
+    share the anchor's group under the structure have its floors and no others: use "gpu, model" for floors
+    of their own.
+
+    Raises
+    ------
+    ValueError
+        The anchor has no cells, or nothing else has.
+    """
+    is_anchor = cells.model == anchor
+    if not is_anchor.any() or is_anchor.all():
+        raise ValueError(f"a cut needs cells of the anchor {anchor!r} and of other models")
+    here, there = cells.where(is_anchor), cells.where(~is_anchor)
+    # One model does not show how a floor grows with launches: upstream has its floor alone.
+    latency = structure.sharing is not None and structure.sharing.kernel_latency
+    keep = structure.sharing is None or latency
+    floor = structure if keep else replace(structure, shared_by="gpu")
+    options: dict[str, Any] = {"priors": priors, "likelihood": likelihood}
+    upstream = build_model(
+        here, work.where(is_anchor), classes, floor, "free", query_heads=query_heads, base=base, **options
+    )
+    other = work.where(~is_anchor)
+    known = None
+    if structure.sharing is not None:
+        launches = float(launches_of(work.where(is_anchor)).mean())
+        known = KnownFloors(anchor, dict.fromkeys(here.gpus, 1.0), launches=launches)
+    start = work_ms(other, base or Efficiency.peak())
+    downstream = build_model(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
+
+    def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
+        data = {"gpu_ms": work_ms(other, efficiency_of(draw, base))[0]}
+        if known is not None:
+            data["anchor_floor_ms"] = draw["floor_ms"]
+        if "q" in draw:
+            data["anchor_q"] = draw["q"]
+        return data
+
+    return CutModels(upstream, downstream, data_of)
