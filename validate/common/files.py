@@ -108,6 +108,13 @@ def write_text(path: str | Path, content: str) -> Path:
     return write_bytes(path, content.encode(errors="backslashreplace"))
 
 
+def written(text: str, path: str | Path | None) -> str:
+    """The text, and a file of it where a path is given."""
+    if path is not None:
+        write_text(path, text)
+    return text
+
+
 def write_json(path: str | Path, value: object) -> Path:
     """Write `json_dumps(value)` to `path`; as `write_bytes` otherwise."""
     return write_text(path, json_dumps(value))

@@ -11,6 +11,9 @@ from rooffloor.models.specs.inputs import shown
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError, listed
 
+DEFAULT_STUDY = "transfer-study"
+"""Whose saved draws are the calibration where none is named."""
+
 
 def known_model(shapes: ModelShapes, posterior: Calibration) -> tuple[str, str]:
     """The model's name in the calibration, and a reason where only the name agrees.

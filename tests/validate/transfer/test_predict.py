@@ -26,21 +26,10 @@ from rooffloor.validate.cli import main
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.estimates.estimate import weighted_quantiles
-from rooffloor.validate.transfer.prediction.predict import (
-    LARGEST_GRID,
-    LIGHTEST,
-    MEAN,
-    MEASURED,
-    QUANTITIES,
-    Prediction,
-    axis,
-    least_floor_ms,
-    noisy,
-    parse_axis,
-    possible,
-    predict,
-    truncated,
-)
+from rooffloor.validate.transfer.prediction.axes import LARGEST_GRID, axis, parse_axis
+from rooffloor.validate.transfer.prediction.floors import LIGHTEST, least_floor_ms, noisy, possible, truncated
+from rooffloor.validate.transfer.prediction.predict import Prediction, predict
+from rooffloor.validate.transfer.prediction.rows import MEAN, MEASURED, QUANTITIES
 
 ROOT = Path(__file__).resolve().parents[3]
 MOE, DENSE, SMALL = "Qwen1.5-MoE-A2.7B", "Qwen2.5-7B", "Llama-3.2-1B"
@@ -69,7 +58,7 @@ def width(found, name="measured_step_ms", level="90"):
 
 def test_estimates_are_those_of_the_draws_by_hand():
     """Known constants and floors: the mean step has no spread, the measured one that of the noise."""
-    found = predict(DENSE, "H100", 4, 2048, posterior=toy(4000)).rows[0]
+    found = predict(DENSE, "H100", 4, 2048, calibration=toy(4000)).rows[0]
     branch = float(gpu_ms(DENSE, "H100", 4, 2048, Efficiency(eta_bw=0.7, eta_fa=0.6)))
     mean = branch + FLOORS[0, 1]
     assert found.estimates["gpu_ms"].value == pytest.approx(branch)
@@ -207,27 +196,27 @@ def test_one_floor_of_a_pair_in_all_its_cells():
     assert lightest.pairs == found.pairs
     assert lightest.rows[0].estimates["mean_step_ms"].intervals["90"][0] > pair.lightest_ms
     told = f"of the floor's draws {pair.cut_percent:.0f} % were cut: with them a step of batch 1 and context 0"
-    assert found.summary.count("were cut") == found.summary.count(told) == 1
+    assert found.text.count("were cut") == found.text.count(told) == 1
 
 
 def test_a_floor_far_below_zero_prints_no_negative_time():
     strong = toy(2000, FLOORS - 7.0, noise=0.05)
-    found = predict(SMALL, ["H100", "L40S"], 1, 512, posterior=strong)
+    found = predict(SMALL, ["H100", "L40S"], 1, 512, calibration=strong)
     measured, elsewhere = found.rows
     assert (measured.status, measured.estimates) == ("not possible", {})
     assert measured.cut_percent == 100
     assert "fewer than 1% of the floor's draws are possible" in measured.reason
-    assert "of the floor's draws 100 % are not possible" in found.summary
+    assert "of the floor's draws 100 % are not possible" in found.text
     assert elsewhere.status == "predicted"
     assert elsewhere.cut_percent > 50
     assert elsewhere.estimates["measured_step_ms"].intervals["90"][0] > elsewhere.bytes_floor_ms
-    assert f"of the floor's draws {elsewhere.cut_percent:.0f} % were cut" in found.summary
-    assert "not predicted, not possible: batch 1, context 512" in found.summary
+    assert f"of the floor's draws {elsewhere.cut_percent:.0f} % were cut" in found.text
+    assert "not predicted, not possible: batch 1, context 512" in found.text
     json.dumps(found.data, allow_nan=False)
 
 
 def test_few_cuts_are_not_told(study):
-    assert "were cut" not in predict(DENSE, "H200", 1, 512, posterior=toy(400)).summary
+    assert "were cut" not in predict(DENSE, "H200", 1, 512, calibration=toy(400)).text
 
 
 def test_every_cell_has_the_same_numbers_in_every_grid_and_seed(study):
@@ -245,7 +234,7 @@ def test_printed_digits_are_those_of_the_monte_carlo_error(study):
     found = row(study, DENSE, "H100", 1, 512).estimates["measured_step_ms"]
     assert found.digits == 1
     low, high = found.intervals["50"]
-    assert re.search(rf" 1 +512 +{found.value:.1f} +\[{low:.1f}, {high:.1f}\]", study.summary)
+    assert re.search(rf" 1 +512 +{found.value:.1f} +\[{low:.1f}, {high:.1f}\]", study.text)
     rough = row(study, DENSE, "L40S", 1, 512).estimates["measured_step_ms"]
     assert rough.digits == 0
 
@@ -315,7 +304,7 @@ def covered(rng, left_out) -> dict[str, bool]:
         replace(LARGE, name=model),
         replace(gpus.load("A100-80GB"), name=gpu),
         *CELL,
-        posterior=posterior,
+        calibration=posterior,
         klass=klass if klass in posterior.classes else "dense 5-10B",
         seed=int(rng.integers(2**31)),
     ).rows[0]
@@ -342,13 +331,13 @@ def test_intervals_cover_a_pair_left_out(worlds, left_out, slack):
 
 def test_what_is_farther_from_the_measured_is_less_certain():
     posterior = toy(4000)
-    own = predict(DENSE, "H100", 4, 2048, posterior=posterior).rows[0]
+    own = predict(DENSE, "H100", 4, 2048, calibration=posterior).rows[0]
     renamed = replace(shapes.load(DENSE), name="new")
     widths = [
         width(own),
-        width(predict(renamed, "H100", 4, 2048, posterior=posterior).rows[0]),
-        width(predict(renamed, "H100", 4, 2048, posterior=posterior, klass="dense >20B").rows[0]),
-        width(predict(renamed, gpus.load("GH200"), 4, 2048, posterior=posterior, klass="dense >20B").rows[0]),
+        width(predict(renamed, "H100", 4, 2048, calibration=posterior).rows[0]),
+        width(predict(renamed, "H100", 4, 2048, calibration=posterior, klass="dense >20B").rows[0]),
+        width(predict(renamed, gpus.load("GH200"), 4, 2048, calibration=posterior, klass="dense >20B").rows[0]),
     ]
     assert widths == sorted(widths)
     assert widths[2] > 2 * widths[0]
@@ -370,9 +359,9 @@ def test_what_is_farther_from_the_measured_is_less_certain():
 def test_the_output_says_where_the_floor_comes_from(model, gpu, klass, expected):
     found = predict(model, gpu, 1, 512, klass=klass)
     assert found.rows[0].floor_from == found.pairs[0].floor_from == expected
-    assert expected in found.summary
+    assert expected in found.text
     assert found.data["pairs"][0]["floor_from"] == expected
-    assert expected in found.csv()
+    assert expected in found.to_csv()
 
 
 def test_cells_outside_the_domain_say_why(tmp_path):
@@ -397,12 +386,12 @@ def test_cells_outside_the_domain_say_why(tmp_path):
     elsewhere = row(found, "fp8-model", "L40S", 1, 512)
     assert "GPU: L40S not measured, calibrated on H100, H200, A100-40GB" in elsewhere.outside
     for line in (*always, "batch: 32, calibrated 1 to 16"):
-        assert found.summary.count(line) == 1
+        assert found.text.count(line) == 1
     large = predict("Llama-2-70B", "H200", 1, 512)
     assert large.rows[0].outside == ("parameters: 68.98 B, calibrated 1.24 to 14.32 B",)
     plain = predict(DENSE, "H100", [1, 16], [512, 8192], mode="eager")
     assert all(r.outside == () for r in plain.rows)
-    assert "outside the calibrated domain" not in plain.summary
+    assert "outside the calibrated domain" not in plain.text
 
 
 def test_a_name_alone_lends_no_floor():
@@ -435,7 +424,7 @@ def test_what_does_not_fit_is_listed_without_numbers(study):
         assert found.estimates == {}
         assert found.reason == (f"needs {found.needed_gb:.1f} GB, usable are 38.0 GB (0.95 of the memory)")
         assert found.needed_gb == pytest.approx(28.63 + found.batch * 8192 * 196608 / 1e9, abs=0.01)
-        assert f"not predicted, does not fit: batch {found.batch}, context 8192: {found.reason}" in study.summary
+        assert f"not predicted, does not fit: batch {found.batch}, context 8192: {found.reason}" in study.text
     listed = study.data["not_predicted"]
     assert [(r["gpu"], r["batch"]) for r in listed] == [("A100-40GB", 8), ("A100-40GB", 16), ("L40S", 16)]
     assert not any(key.endswith("_ms") for entry in listed for key in entry)
@@ -460,13 +449,13 @@ def test_active_experts_lie_below_distinct_ones(study):
     assert rest == sorted(rest)
     assert 0 < rest[0] < rest[-1] < 100
     found = row(study, MOE, "H100", 16, 512)
-    assert f"T_gpu lies up to {found.below_distinct_percent:.0f} % below that of `distinct` experts" in study.summary
+    assert f"T_gpu lies up to {found.below_distinct_percent:.0f} % below that of `distinct` experts" in study.text
     assert row(study, DENSE, "H100", 16, 512).below_distinct_percent is None
-    known = predict(MOE, "H100", 16, 512, posterior=toy(8)).rows[0].below_distinct_percent
+    known = predict(MOE, "H100", 16, 512, calibration=toy(8)).rows[0].below_distinct_percent
     eta = Efficiency(eta_bw=0.7, eta_fa=0.6)
     share = gpu_ms(MOE, "H100", 16, 512, eta) / gpu_ms(MOE, "H100", 16, 512, eta, experts="distinct")
     assert known == pytest.approx(100 * (1 - share))
-    streamed = predict(MOE, "H100", 16, 512, posterior=toy(40, experts="distinct"))
+    streamed = predict(MOE, "H100", 16, 512, calibration=toy(40, experts="distinct"))
     assert streamed.rows[0].below_distinct_percent is None
 
 
@@ -476,7 +465,7 @@ def test_active_experts_lie_below_distinct_ones(study):
 def test_the_label_travels(study):
     label = "predicted; cells of the calibration: imputed from published aggregates"
     assert study.label == study.data["label"] == label
-    assert label in study.summary.splitlines()[0]
+    assert label in study.text.splitlines()[0]
     assert {r["label"].removeprefix("not ") for r in study.records()} == {label}
     assert label in repr(study)
     assert label in predict(MOE, "H100", 1, 512).plot().figure.get_suptitle()
@@ -499,7 +488,7 @@ def test_json_holds_both_steps_and_no_nan(study):
 
 
 def test_csv_and_frame_hold_the_same(study):
-    rows = list(csv.DictReader(io.StringIO(study.csv())))
+    rows = list(csv.DictReader(io.StringIO(study.to_csv())))
     frame = study.to_frame()
     assert len(rows) == len(frame) == len(study.rows)
     assert list(rows[0]) == list(frame.columns)
@@ -511,16 +500,16 @@ def test_csv_and_frame_hold_the_same(study):
 def test_texts_in_a_csv_are_no_formulas(tmp_path):
     model = replace(shapes.load(DENSE), name="=cmd()|' /C calc'!A0")
     gpu = replace(gpus.load("H100"), name="@SUM(1)")
-    [found] = csv.DictReader(io.StringIO(predict(model, gpu, 1, 512).csv()))
+    [found] = csv.DictReader(io.StringIO(predict(model, gpu, 1, 512).to_csv()))
     assert found["model"] == "'=cmd()|' /C calc'!A0"
     assert found["gpu"] == "'@SUM(1)"
     assert float(found["measured_step_ms"]) > 0
     signed = predict(DENSE, "A100-40GB", 1, 512)
-    assert "'-" not in signed.csv()
+    assert "'-" not in signed.to_csv()
 
 
 def test_text_is_aligned(study):
-    table = [line for line in study.summary.splitlines() if line.lstrip()[:1].isdigit() or "tokens/s" in line]
+    table = [line for line in study.text.splitlines() if line.lstrip()[:1].isdigit() or "tokens/s" in line]
     heads = [i for i, line in enumerate(table) if line.startswith("  batch")]
     assert len(heads) == len(study.pairs)
     for i in heads:
@@ -532,8 +521,8 @@ def test_text_is_aligned(study):
 
 
 def test_the_mean_step_can_be_shown_instead(study):
-    assert "intervals of the mean step" in study.text(MEAN)
-    assert study.text(MEAN) != study.summary
+    assert "intervals of the mean step" in study.text_of(MEAN)
+    assert study.text_of(MEAN) != study.text
 
 
 # ---- figures ----------------------------------------------------------------------------------------------------
@@ -617,7 +606,7 @@ def test_other_axes_are_one_line(text):
 @pytest.mark.parametrize("values", [0, -1, np.nan, np.inf, 1.5, [], "many", [1, None], 1e10])
 def test_batches_of_no_sense_are_refused(values):
     with pytest.raises(InputError, match="batch: expected whole numbers from 1"):
-        predict(DENSE, "H100", values, 512, posterior=toy())
+        predict(DENSE, "H100", values, 512, calibration=toy())
 
 
 def test_axis_keeps_order_and_drops_repeats():
@@ -631,14 +620,14 @@ def test_axis_keeps_order_and_drops_repeats():
         ({"context": -1}, "context: expected whole numbers from 0"),
         ({"context": np.arange(1, LARGEST_GRID + 2)}, "expected at most 20000 cells"),
         ({"batch": np.arange(1, 200), "context": np.arange(1, 200)}, "expected at most 20000 cells, got 39601"),
-        ({"shapes": "GPT-9"}, "unknown model 'GPT-9'"),
-        ({"shapes": []}, "expected at least one model"),
+        ({"family": "GPT-9"}, "unknown model 'GPT-9'"),
+        ({"family": []}, "expected at least one model"),
         ({"gpus": "H9000"}, "unknown GPU 'H9000'"),
         ({"gpus": "A100"}, "does not say which part it is"),
-        ({"shapes": "no/such/config.json"}, "no/such/config.json"),
+        ({"family": "no/such/config.json"}, "no/such/config.json"),
         ({"gpus": "no/such.toml"}, "no/such.toml: expected a TOML file"),
         ({"klass": "huge"}, "--class 'huge': expected a class of the calibration or a default one: moe"),
-        ({"posterior": "no-such-study"}, "no study with saved draws"),
+        ({"calibration": "no-such-study"}, "no study with saved draws"),
         ({"seed": -1}, "seed: expected a whole number"),
         ({"gpus": replace(gpus.load("H100"), name="a\x1b[31m")}, "GPU's name: expected one line"),
         (
@@ -648,8 +637,8 @@ def test_axis_keeps_order_and_drops_repeats():
     ],
 )
 def test_input_of_no_sense_is_one_line(change, message):
-    given = {"shapes": DENSE, "gpus": "H100", "batch": 1, "context": 512, "posterior": toy()} | change
-    positional = [given.pop(name) for name in ("shapes", "gpus", "batch", "context")]
+    given = {"family": DENSE, "gpus": "H100", "batch": 1, "context": 512, "calibration": toy()} | change
+    positional = [given.pop(name) for name in ("family", "gpus", "batch", "context")]
     with pytest.raises(InputError) as error:
         predict(*positional, **given)
     assert message in str(error.value)
@@ -688,37 +677,37 @@ def test_configs_folders_and_toml_files(tmp_path):
         str(tmp_path / "gpu.toml"),
         1,
         512,
-        posterior=toy(),
+        calibration=toy(),
     )
     assert [(r.model, r.gpu) for r in found.rows] == [("mine", "mine"), ("other", "mine"), ("tiny", "mine")]
     (tmp_path / "tiny.toml").write_text("hidden = 1\n")
     with pytest.raises(InputError, match="missing key"):
-        predict(tmp_path / "tiny.toml", "H100", 1, 512, posterior=toy())
+        predict(tmp_path / "tiny.toml", "H100", 1, 512, calibration=toy())
 
 
 def test_configs_of_a_folder_that_the_roof_does_not_model_are_left_out_by_name(tmp_path):
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(json.dumps(LLAMA))
     bad.write_text('{"model_type": "mamba"}')
-    found = predict(tmp_path, "H100", 1, 512, posterior=toy())
+    found = predict(tmp_path, "H100", 1, 512, calibration=toy())
     assert [row.model for row in found.rows] == ["good"]
     (why,) = found.skipped
     assert why.startswith(f"{bad}: model_type 'mamba' is not modelled")
-    assert f"left out: {why}" in found.summary
+    assert f"left out: {why}" in found.text
     assert found.data["skipped"] == [why]
     good.unlink()
     with pytest.raises(InputError, match=r"no config of a model that can be predicted: .*mamba"):
-        predict(tmp_path, "H100", 1, 512, posterior=toy())
+        predict(tmp_path, "H100", 1, 512, calibration=toy())
     (tmp_path / "worse.json").write_text("[]")
     with pytest.raises(InputError, match=r"nor of 1 other file$"):
-        predict(tmp_path, "H100", 1, 512, posterior=toy())
+        predict(tmp_path, "H100", 1, 512, calibration=toy())
 
 
 def test_a_studys_own_gpu_goes_before_the_catalog():
     own = replace(gpus.load("H100"), name="lab GPU", bandwidth=2e12)
     posterior = toy(8)
     mine = replace(posterior, gpus=("lab GPU", *posterior.gpus[1:]), specs={**posterior.specs, "lab GPU": own})
-    found = predict(DENSE, "LAB gpu", 1, 512, posterior=mine).rows[0]
+    found = predict(DENSE, "LAB gpu", 1, 512, calibration=mine).rows[0]
     assert (found.gpu, found.floor_from) == ("lab GPU", "simulated: this model on this GPU")
 
 
@@ -734,8 +723,8 @@ def test_the_command_prints_text_json_and_files(tmp_path, capsys, monkeypatch):
     given = ["predict", "--config", SMALL, "--gpu", "H100", "--batch", "1:16:4x", "--context", "512,8192"]
     assert main.main([*given, "--out", "out/a.csv", "--figure", "out/a.png"]) == 0
     text = capsys.readouterr().out
-    assert text == predict(SMALL, "H100", [1, 4, 16], [512, 8192]).summary + "\n"
-    assert Path("out/a.csv").read_text() == predict(SMALL, "H100", [1, 4, 16], [512, 8192]).csv()
+    assert text == predict(SMALL, "H100", [1, 4, 16], [512, 8192]).text + "\n"
+    assert Path("out/a.csv").read_text() == predict(SMALL, "H100", [1, 4, 16], [512, 8192]).to_csv()
     assert Path("out/a.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in Path("out").iterdir()) == ["a.csv", "a.png"]
     assert main.main([*given, "--json"]) == 0
@@ -793,7 +782,7 @@ def test_quantiles_of_unequal_weights_reach_the_estimates():
     floor = posterior.floor_ms.copy()
     floor[20:] += 50.0
     weight = np.r_[np.full(20, 0.05), np.zeros(20)]
-    found = predict(DENSE, "H100", 1, 512, posterior=replace(posterior, floor_ms=floor, weight=weight)).rows[0]
+    found = predict(DENSE, "H100", 1, 512, calibration=replace(posterior, floor_ms=floor, weight=weight)).rows[0]
     assert found.estimates["measured_step_ms"].intervals["90"][1] < 20
     assert weighted_quantiles(floor[:, 0, 1], weight, [0.5])[0] == pytest.approx(FLOORS[0, 1])
     assert CLASSES[MODELS.index(DENSE)] == found.klass

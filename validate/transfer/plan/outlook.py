@@ -24,7 +24,7 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.hypotheses.hypotheses import OFFSET_SD_MS, SLOPE_SD
 from rooffloor.validate.transfer import domain
 from rooffloor.validate.transfer.explanations import FLOOR_BETWEEN_MS, error_columns, scaled
-from rooffloor.validate.transfer.prediction.predict import LIGHTEST, least_floor_ms, truncated
+from rooffloor.validate.transfer.prediction.floors import LIGHTEST, least_floor_ms, truncated
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
