@@ -9,18 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import validate
 
-from rooffloor import __version__
-from rooffloor.validate.cli import main
-from rooffloor.validate.common.errors import GateError, InputError
-from rooffloor.validate.study.study import Study
+import rooffloor as rf
+from rooffloor.validate.cli import main, streams
+from rooffloor.validate.common.errors import GateError, InputError, TaskError
+from rooffloor.validate.published.imputation import reconstruction
+from rooffloor.validate.reporting import run as reporting
 
-ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
-
-
-UNSET = {"seed": None, "jobs": None, "dask": None, "keep": None}
 
 
 @dataclass
@@ -38,30 +34,31 @@ class Spy:
 
 
 def answer(verdict="supported"):
-    return SimpleNamespace(summary="all is well", data={"status": "ok", "mape": float("nan")}, verdict=verdict)
+    said = {"text": "all is well", "summary": "all is well", "data": {"status": "ok", "mape": float("nan")}}
+    return SimpleNamespace(**said, verdict=verdict)
 
 
 @pytest.fixture
 def spies(monkeypatch, tmp_path):
     """Fakes for the computing behind every command; works in an empty folder."""
-    fakes = SimpleNamespace(load=Spy(SimpleNamespace(name="a-study")))
-    for name in ("run", "table", "evaluate", "impute"):
-        setattr(fakes, name, Spy(answer()))
+    fakes = SimpleNamespace(
+        load=Spy(SimpleNamespace(name="a-study")),
+        fit=Spy(SimpleNamespace(measurements=None)),
+        **{name: Spy(answer()) for name in ("compare_floors", "report", "table", "test", "impute")},
+    )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Study, "load", fakes.load)
-    for name, module in {
-        "report": SimpleNamespace(run=fakes.run, table=fakes.table),
-        "hypotheses": SimpleNamespace(evaluate=fakes.evaluate),
-        "reconstruction": SimpleNamespace(run=fakes.impute),
-    }.items():
-        monkeypatch.setattr(validate, name, module, raising=False)
+    monkeypatch.setattr(rf.Study, "load", fakes.load)
+    for name in ("fit", "compare_floors", "report", "test"):
+        monkeypatch.setattr(rf, name, getattr(fakes, name))
+    monkeypatch.setattr(reporting, "table", fakes.table)
+    monkeypatch.setattr(reconstruction, "run", fakes.impute)
     return fakes
 
 
 def shell(code: str, *arguments: str, stdout: int = subprocess.PIPE, **env: str):
     """One Python process of its own that runs `code` with these arguments."""
     return subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}", *arguments],
+        [sys.executable, "-c", f"import sys\n{code}", *arguments],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -70,10 +67,12 @@ def shell(code: str, *arguments: str, stdout: int = subprocess.PIPE, **env: str)
 
 
 TABLE = """
-import types, validate
-from rooffloor.validate.cli import main as cli
-main._study = lambda options: None
-rooffloor.validate.reporting.run = types.SimpleNamespace(table=lambda study: types.SimpleNamespace(summary={text}))
+from types import SimpleNamespace
+from rooffloor.validate.cli import main, streams
+def table(options):
+    streams.show({text})
+    return 0
+main.COMMANDS["table"] = SimpleNamespace(DOES="shows", SEED=1, add_options=lambda command: None, run=table)
 sys.exit(main.main())
 """
 
@@ -96,7 +95,7 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main.main(["--version"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out == f"rooffloor {__version__}\n"
+    assert capsys.readouterr().out == f"rooffloor {rf.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -137,35 +136,34 @@ def test_wrong_arguments_exit_2(arguments, capsys):
 def test_report_runs_the_default_study_into_reports(spies, capsys):
     assert main.main(["report"]) == 0
     assert spies.load.calls == [(("transfer-study",), {})]
-    [(args, kwargs)] = spies.run.calls
-    assert args == (spies.load.answer,)
-    assert kwargs == {"out": Path("reports/a-study"), "refit": False, "quiet": True, "full": False, **UNSET}
+    given = {"seed": None, "refit": False, "jobs": None, "quiet": True}
+    assert spies.fit.calls == [((spies.load.answer,), given)]
+    assert spies.compare_floors.calls == []
+    assert spies.report.calls == [((spies.fit.answer,), {"floors": None, "out": Path("reports/a-study")})]
     assert capsys.readouterr().out == "all is well\n"
     assert list(Path().iterdir()) == []  # looking whether it can be written leaves nothing behind
 
 
 def test_report_hands_on_its_options(spies):
-    assert main.main(["report", "my.toml", "--out", "here", "--seed", "7", "--refit", "--quiet"]) == 0
+    assert main.main(["report", "my.toml", "--out", "here", "--seed", "7", "--refit", "--jobs", "3", "--quiet"]) == 0
     assert spies.load.calls == [(("my.toml",), {})]
-    assert spies.run.calls[0][1] == {
-        "out": Path("here"),
-        "refit": True,
-        "quiet": True,
-        "full": False,
-        **UNSET,
-        "seed": 7,
-    }
-    assert main.main(["report", "--full", "--dask", "tcp://10.0.0.1:8786", "--jobs", "3", "--keep", "kept"]) == 0
-    given = {"full": True, "dask": "tcp://10.0.0.1:8786", "jobs": 3, "keep": Path("kept")}
-    assert spies.run.calls[1][1] == spies.run.calls[0][1] | {"out": Path("reports/a-study"), "seed": None} | given | {
-        "refit": False
-    }
+    assert spies.fit.calls[0][1] == {"seed": 7, "refit": True, "jobs": 3, "quiet": True}
+    assert spies.report.calls[0][1]["out"] == Path("here")
+
+
+def test_a_report_on_measured_cells_compares_floors(spies):
+    spies.fit.answer.measurements = "cells"
+    runner = ["--dask", "tcp://10.0.0.1:8786", "--jobs", "3", "--keep", "kept"]
+    assert main.main(["report"]) == main.main(["report", "--full", "--seed", "7", *runner]) == 0
+    given = {"seed": None, "refits": False, "jobs": None, "dask": None, "folder": None, "quiet": True}
+    full = {"seed": 7, "refits": True, "jobs": 3, "dask": "tcp://10.0.0.1:8786", "folder": Path("kept"), "quiet": True}
+    assert spies.compare_floors.calls == [((spies.load.answer,), given), ((spies.load.answer,), full)]
+    assert spies.report.calls[1][1]["floors"] is spies.compare_floors.answer
 
 
 def test_a_task_that_failed_is_one_line(spies, capsys):
-    from rooffloor.validate.common.runner import TaskError
-
-    spies.run.answer = TaskError("fit of a structure: out of memory")
+    spies.fit.answer.measurements = "cells"
+    spies.compare_floors.answer = TaskError("fit of a structure: out of memory")
     assert main.main(["report"]) == 3
     assert capsys.readouterr() == ("", "rooffloor: fit of a structure: out of memory\n")
 
@@ -187,7 +185,7 @@ def test_json_is_all_that_stdout_holds(spies, capsys, command):
 
 def test_data_options_describe_measurements(spies, monkeypatch):
     from_data = Spy(SimpleNamespace(name="cells"))
-    monkeypatch.setattr(Study, "from_data", from_data)
+    monkeypatch.setattr(rf.Study, "from_data", from_data)
     options = ["--data", "cells.csv", "--format", "argonne", "--stack", "vLLM", "--mode", "graph"]
     assert main.main(["table", *options, "--anchor", "Meta-Llama-3-8B", "--configs", "models"]) == 0
     expected = {"format": "argonne", "stack": "vLLM", "mode": "graph", "anchor": "Meta-Llama-3-8B"}
@@ -201,7 +199,7 @@ def test_progress_shows_on_a_terminal_only_and_never_in_ci(spies, monkeypatch):
     main.main(["report"])
     monkeypatch.setenv("CI", "true")
     main.main(["report"])
-    assert [kwargs["quiet"] for _, kwargs in spies.run.calls] == [False, True]
+    assert [kwargs["quiet"] for _, kwargs in spies.fit.calls] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -215,13 +213,14 @@ def test_progress_shows_on_a_terminal_only_and_never_in_ci(spies, monkeypatch):
     ],
 )
 def test_the_exit_code_of_test_is_the_verdict(spies, verdict, code):
-    spies.evaluate.answer = answer(verdict)
-    assert main.main(["test", "H1"]) == code
-    assert spies.evaluate.calls[0][0][1] == "H1"
+    spies.test.answer = answer(verdict)
+    assert main.main(["test", "h1"]) == code
+    assert spies.test.calls == [((spies.fit.answer, "H1"), {})]
+    assert spies.compare_floors.calls == []
 
 
 def test_report_never_exits_1(spies):
-    spies.run.answer = answer("refuted")
+    spies.report.answer = answer("refuted")
     assert main.main(["report"]) == 0
 
 
@@ -239,7 +238,7 @@ def test_report_never_exits_1(spies):
     ids=["input", "gate", "interrupt"],
 )
 def test_errors_become_one_line_and_a_code(spies, capsys, error, code, line):
-    for spy in (spies.run, spies.table, spies.evaluate, spies.impute):
+    for spy in (spies.fit, spies.table, spies.impute):
         spy.answer = error
     for command in (["report"], ["table"], ["test", "H1"], ["reconstruct"]):
         assert main.main(command) == code
@@ -249,7 +248,7 @@ def test_errors_become_one_line_and_a_code(spies, capsys, error, code, line):
 
 @pytest.mark.parametrize("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug"), FileNotFoundError("bug")])
 def test_a_bug_keeps_its_traceback_and_is_no_verdict(spies, capsys, error):
-    spies.run.answer = error
+    spies.report.answer = error
     assert main.main(["report"]) == 70
     out, err = capsys.readouterr()
     assert out == ""
@@ -265,16 +264,16 @@ def test_a_bug_keeps_its_traceback_and_is_no_verdict(spies, capsys, error):
     ],
 )
 def test_errors_do_nothing_to_a_terminal(spies, capsys, message, line):
-    spies.run.answer = InputError(message)
+    spies.report.answer = InputError(message)
     assert main.main(["report"]) == 2
     assert capsys.readouterr().err == line + "\n"
 
 
 def test_long_errors_lose_their_middle(spies, capsys):
-    spies.run.answer = InputError("start " + "x" * 10_000 + " end")
+    spies.report.answer = InputError("start " + "x" * 10_000 + " end")
     assert main.main(["report"]) == 2
     err = capsys.readouterr().err
-    assert len(err) <= main.LONGEST_LINE + 1
+    assert len(err) <= streams.LONGEST_LINE + 1
     assert err.startswith("rooffloor: start")
     assert err.endswith(" end\n")
 
@@ -297,7 +296,7 @@ def test_bad_input_is_one_line_before_anything_runs(spies, capsys, command, opti
     Path("folder").mkdir()
     assert main.main([*command, *options]) == 2
     assert capsys.readouterr() == ("", f"rooffloor: {message}\n")
-    assert spies.run.calls == spies.table.calls == spies.evaluate.calls == []
+    assert spies.fit.calls == spies.table.calls == []
     assert os.listdir() == ["folder"]
 
 
@@ -308,7 +307,7 @@ def test_an_unwritable_out_is_said_before_the_computing(spies, capsys, out):
     err = capsys.readouterr().err
     assert err.startswith(f"rooffloor: {Path(out).absolute()}: cannot be written (")
     assert err.count("\n") == 1
-    assert spies.run.calls == []
+    assert spies.fit.calls == []
     assert Path("file").read_text() == "mine"
 
 
@@ -325,7 +324,7 @@ def test_a_reader_that_has_gone_is_no_error():
 @pytest.mark.parametrize("closed", ["1", "2", "1 2", "0 1 2"])
 def test_closed_streams_are_no_error(closed):
     closing = f"import os\nfor fd in ({closed.replace(' ', ',')},): os.close(fd)\n"
-    script = f"sys.path.insert(0, {str(ROOT)!r})\n{TABLE.format(text=repr('text'))}"
+    script = TABLE.format(text=repr("text"))
     run = f"{closing}os.execv(sys.executable, [sys.executable, '-c', {'import sys' + chr(10) + script!r}, 'table'])"
     assert shell(f"import sys\n{run}").returncode == 0
 
@@ -340,16 +339,15 @@ def test_a_full_stdout_is_one_line():
 
 def test_sigterm_cleans_up_as_an_interrupt_does(tmp_path):
     code = f"""
-import os, signal, types, validate
-from rooffloor.validate.cli import main as cli
+import os, signal
+from rooffloor.validate.cli import main
 from rooffloor.validate.common import files
-def table(study):
+def table(options):
     with files.folder({str(tmp_path)!r} + "/out") as folder:
         files.write_text(folder / "half", "x")
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
-main._study = lambda options: None
-rooffloor.validate.reporting.run = types.SimpleNamespace(table=table)
+main.COMMANDS["table"].run = table
 sys.exit(main.main())
 """
     done = shell(code, "table")

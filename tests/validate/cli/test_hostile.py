@@ -19,6 +19,7 @@ import pytest
 from rooffloor.models.calibration.draws import units
 from rooffloor.models.calibration.store import to_npz
 from rooffloor.validate.cli import main
+from rooffloor.validate.cli.commands import check as check_command
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements import csvfile
 
@@ -636,7 +637,7 @@ def test_names_are_escaped_and_stay_in_the_folder(shell: Shell, few: Path) -> No
     assert said.code in (0, 1, 4)
     figures = {f"out/figures/{name}.png" for name in ("cells", "verdict")}
     assert said.new == {"out", "out/check.html", "out/check.json", "out/cells.csv", "out/figures"} | figures
-    assert said.new - {"out", "out/figures"} == {f"out/{name}" for name in main.CHECK_FILES}
+    assert said.new - {"out", "out/figures"} == {f"out/{name}" for name in check_command.FILES}
     page = Path("out/check.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
