@@ -3,6 +3,9 @@
 import shutil
 from pathlib import Path
 
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
 import rooffloor
 
 HERE = Path(__file__).resolve().parent
@@ -16,10 +19,10 @@ version = release = rooffloor.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb"]
 exclude_patterns = ["**/.ipynb_checkpoints"]
 templates_path = ["templates"]
+suppress_warnings = ["ref.python"]  # a class shown on its room's page and in the public API
 default_role = "literal"  # docstrings write names in single backticks
 
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 python_maximum_signature_line_length = 100
@@ -35,3 +38,8 @@ html_theme = "furo"
 html_title = f"rooffloor {version}"
 html_copy_source = False
 html_show_sphinx = False
+
+
+def setup(app: Sphinx) -> None:
+    """CSV is shown as plain text."""
+    app.add_lexer("csv", TextLexer)
