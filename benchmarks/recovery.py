@@ -17,6 +17,8 @@ from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
+from rooffloor.validate.comparison.comparison import candidates
+from rooffloor.validate.comparison.ranking import choose, is_close, parameters, stacking_weights
 from rooffloor.validate.comparison.worker import Task, leave_one_out
 from rooffloor.validate.simulation.sbc import STUDY_GRID
 
@@ -196,10 +198,9 @@ def recover(
     import pandas as pd
 
     from rooffloor.validate.common.runner import run
-    from rooffloor.validate.comparison import comparison
 
     scenario = Scenario.default()
-    competing = tuple(structures or comparison.candidates(scenario.classes))
+    competing = tuple(structures or candidates(scenario.classes))
     rng = np.random.default_rng(seed)
     made = [(truth, *simulate(scenario, truth, rng)) for truth in truths for _ in range(each)]
     steps = np.array([step for _, step, _ in made])
@@ -228,14 +229,14 @@ def recover(
                 "elpd": float(elpd[str(s)].sum()),
                 "elpd_diff": float((gap := elpd[str(s)] - elpd[best]).sum()),
                 "dse": float(np.sqrt(len(gap) * gap.var())),
-                "parameters": comparison.parameters(s, scenario.cells, scenario.classes),
+                "parameters": parameters(s, scenario.cells, scenario.classes),
             }
             for s in competing
             if str(s) in elpd
         ]
         own = next((row for row in table if row["name"] == str(truth)), None)
-        chosen = comparison.choose(table)
-        weights = dict(zip(elpd, comparison.stacking_weights(list(elpd.values())), strict=True))
+        chosen = choose(table)
+        weights = dict(zip(elpd, stacking_weights(list(elpd.values())), strict=True))
         heaviest = max(weights, key=lambda name: weights[name])
         free = max(
             (s for s in competing if s.q_free and str(s) in elpd), key=lambda s: float(elpd[str(s)].sum()), default=None
@@ -248,7 +249,7 @@ def recover(
                 "best": best,
                 "chosen": chosen,
                 "right": chosen in {str(truth), str(twin(truth))},
-                "near": own is not None and comparison.is_close(own),
+                "near": own is not None and is_close(own),
                 "truth_diff": np.nan if own is None else own["elpd_diff"],
                 "truth_dse": np.nan if own is None else own["dse"],
                 "weight": float(weights.get(str(truth), np.nan)),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.resources import path as resource
 
@@ -23,6 +24,10 @@ SKUS = (H100, H200, A100)
 BATCHES, CONTEXTS = (1, 2, 4, 8, 16), (512, 2048, 8192)
 """Axes of a (model, SKU) grid: the study says five by three and names one cell, (16, 8192); the rest is assumed."""
 CELLS = len(BATCHES) * len(CONTEXTS)
+PER_GPU = FloorStructure("gpu", "added")
+"""What the study's transfer claim assumes: added, signed, one floor per SKU for all models."""
+PER_MODEL = FloorStructure("gpu, model", "added")
+"""What the study assumes at its richest: added, signed, one floor per (SKU, model)."""
 COLUMNS = ("kind", "model", "gpu", "batch", "context", "quantity", "value", "unit", "rounding", "where")
 UNITS = ("percent", "ms")
 

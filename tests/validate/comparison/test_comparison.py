@@ -12,7 +12,8 @@ from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.common.files import json_dumps
-from rooffloor.validate.comparison import comparison
+from rooffloor.validate.comparison import answer, comparison, findings, ranking
+from rooffloor.validate.comparison.worker import baseline_log_score, folds
 from rooffloor.validate.measurements.given_specs import config_files
 from rooffloor.validate.study.study import Study
 
@@ -46,7 +47,7 @@ def test_parameters_count_what_the_floor_adds() -> None:
     cells = cells_of()
 
     def count(*names: str) -> int:
-        return comparison.parameters(FloorStructure(*names), cells, DENSE)
+        return ranking.parameters(FloorStructure(*names), cells, DENSE)
 
     assert count("none") == 0
     assert count("gpu", "added") == count("gpu", "max") == 2
@@ -58,29 +59,29 @@ def test_parameters_count_what_the_floor_adds() -> None:
 
 def test_the_simplest_of_those_close_to_the_best_is_chosen() -> None:
     rows = [row("rich", 10.0, parameters=6), row("middle", 7.0, -3.0, 0.5, 3), row("plain", 0.0, -10.0, 4.0, 1)]
-    assert comparison.choose(rows) == "middle"  # plain: neither within 4 nor within 2 standard errors
+    assert ranking.choose(rows) == "middle"  # plain: neither within 4 nor within 2 standard errors
     rows[2] = row("plain", 0.0, -10.0, 6.0, 1)
-    assert comparison.choose(rows) == "plain"
-    assert comparison.choose([*rows, row("failed", None, parameters=0)]) == "plain"
+    assert ranking.choose(rows) == "plain"
+    assert ranking.choose([*rows, row("failed", None, parameters=0)]) == "plain"
     twins = [row("better", 5.0, parameters=2), row("worse", 4.0, -1.0, 1.0, 2)]
-    assert comparison.choose(twins[::-1]) == "better"
+    assert ranking.choose(twins[::-1]) == "better"
 
 
 def test_stacking_takes_the_mixture_that_scores_best() -> None:
     rng = np.random.default_rng(0)
     good, poor = rng.normal(0.0, 0.3, 60), rng.normal(-3.0, 0.3, 60)
-    np.testing.assert_allclose(comparison.stacking_weights([poor, good]), [0.0, 1.0], atol=0.02)
+    np.testing.assert_allclose(ranking.stacking_weights([poor, good]), [0.0, 1.0], atol=0.02)
     halves = np.where(np.arange(60) < 30, 0.0, -5.0)  # each is right on its own half
-    np.testing.assert_allclose(comparison.stacking_weights([halves, halves[::-1]]), [0.5, 0.5], atol=0.08)
-    np.testing.assert_array_equal(comparison.stacking_weights([good]), [1.0])
+    np.testing.assert_allclose(ranking.stacking_weights([halves, halves[::-1]]), [0.5, 0.5], atol=0.08)
+    np.testing.assert_array_equal(ranking.stacking_weights([good]), [1.0])
 
 
 def test_folds_leave_out_each_model_gpu_and_pair() -> None:
     cells = cells_of()
-    found = comparison.folds(cells)
+    found = folds(cells)
     assert [kind for kind, _, _ in found] == ["model"] * 3 + ["gpu"] * 2 + ["model, gpu"] * 6
     assert sum(mask.sum() for kind, _, mask in found if kind == "model, gpu") == len(cells)
-    assert [kind for kind, _, _ in comparison.folds(cells.where(cells.gpu == "H100"))] == ["model"] * 3
+    assert [kind for kind, _, _ in folds(cells.where(cells.gpu == "H100"))] == ["model"] * 3
 
 
 def test_baseline_is_the_predictive_density_of_least_squares() -> None:
@@ -94,21 +95,21 @@ def test_baseline_is_the_predictive_density_of_least_squares() -> None:
     freedom = (~out).sum() - 3
     sd = np.sqrt(rest[0] / freedom * (1 + X[7] @ np.linalg.inv(X[~out].T @ X[~out]) @ X[7]))
     expected = stats.t.logpdf((y[7] - X[7] @ beta) / sd, freedom) - np.log(sd) - y[7]
-    assert comparison.baseline_log_score(cells, out) == pytest.approx(expected)
+    assert baseline_log_score(cells, out) == pytest.approx(expected)
 
 
 def test_words_follow_the_numbers() -> None:
     study = str(comparison.STUDY)
     rows = [row("best", 10.0, parameters=3), row(study, -40.0, -50.0, 9.0, 1)]
     overlap = {"structure": "best", "identified": True, "q": {"mean": 0.4, "low_90": 0.3, "high_90": 0.5}}
-    said = comparison._answer(rows, "best", overlap)
+    said = answer.of_comparison(rows, "best", overlap)
     assert "predicts worse by 50.0 elpd" in said
     assert "partial: q 0.40 [0.30, 0.50]" in said
-    assert "not identified" in comparison._answer(rows, "best", overlap | {"identified": False})
+    assert "not identified" in answer.of_comparison(rows, "best", overlap | {"identified": False})
     beyond = {"mean": 1.2, "sd": 0.05, "low_90": 1.09, "high_90": 1.25}
-    assert "a misfit and no overlap" in comparison._answer(rows, "best", overlap | {"q": beyond})
+    assert "a misfit and no overlap" in answer.of_comparison(rows, "best", overlap | {"q": beyond})
     near = [row("best", 10.0, parameters=3), row(study, 9.0, -1.0, 1.0, 1)]
-    said = comparison._answer(near, study, {"structure": None})
+    said = answer.of_comparison(near, study, {"structure": None})
     assert said.startswith(f"the data support {study}, the simplest within reach of the best, best (1.0 elpd ahead")
 
 
@@ -121,7 +122,7 @@ def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:
     (tmp_path / "cells.csv").write_text(frame)
     study = Study.from_data(tmp_path / "cells.csv")
     structures = (FloorStructure("none"), FloorStructure("gpu", "added"))
-    found = comparison.compare(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
+    found = comparison.compare_floors(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
     assert found.chosen == str(comparison.STUDY)
     assert found.label == "simulated"
     first = found.structures[0]
@@ -129,9 +130,12 @@ def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:
     assert first["gate"] == "passed"
     assert "fewer than 100" in found.warnings[0]
     assert len(found.to_frame()) == 2
+    assert found.to_csv(tmp_path / "structures.csv") == (tmp_path / "structures.csv").read_text()
+    assert found.verdict == found.chosen
+    assert found.text.startswith(f"the data support {found.chosen}")
     ax = found.plot()
     assert found.chosen in ax.get_yticklabels()[0].get_text()
-    again = comparison.compare(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
+    again = comparison.compare_floors(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
     assert json_dumps(again.data) == json_dumps(found.data)
 
 
@@ -159,18 +163,18 @@ def scored(elpd: float, cells: int = 50, **constants: Any) -> dict[str, Any]:
 
 
 def test_heavy_tails_need_a_clear_gain() -> None:
-    assert comparison._likelihoods(scored(10.0), scored(30.0))["chosen"] == "student"
-    assert comparison._likelihoods(scored(10.0), scored(12.0))["chosen"] == "normal"
-    failed = comparison._likelihoods(scored(10.0), scored(30.0) | {"passed": np.array(False), "failures": "R-hat"})
+    assert findings.likelihoods(scored(10.0), scored(30.0))["chosen"] == "student"
+    assert findings.likelihoods(scored(10.0), scored(12.0))["chosen"] == "normal"
+    failed = findings.likelihoods(scored(10.0), scored(30.0) | {"passed": np.array(False), "failures": "R-hat"})
     assert failed["chosen"] == "normal"
     assert "failed its gate" in failed["sentence"]
 
 
 def test_repeats_separate_noise_from_discrepancy() -> None:
-    assert "cannot be told" in comparison._noise(float("nan"), 0.05)["sentence"]
-    told = comparison._noise(0.03, 0.05)
+    assert "cannot be told" in findings.noise(float("nan"), 0.05)["sentence"]
+    told = findings.noise(0.03, 0.05)
     assert told["discrepancy_share"] == pytest.approx(0.64)
-    assert comparison._noise(0.06, 0.05)["discrepancy_share"] == 0.0
+    assert findings.noise(0.06, 0.05)["discrepancy_share"] == 0.0
 
 
 def test_the_column_of_launches_is_read_in_both_roles() -> None:
@@ -181,12 +185,12 @@ def test_the_column_of_launches_is_read_in_both_roles() -> None:
     ]
     latency = np.full(100, 0.004)
     found = {str(host): scored(40.0), str(kernel): scored(10.0, latency_ms=latency)}
-    told = comparison._roles(rows, found)
+    told = findings.roles(rows, found)
     assert "speak for a floor of the host" in told["sentence"]
     assert told["latency_us"]["mean"] == pytest.approx(4.0)
     found[str(host)] = scored(11.0)
-    assert "cannot tell" in comparison._roles(rows, found)["sentence"]
-    assert comparison._roles(rows[:1], found) == {}
+    assert "cannot tell" in findings.roles(rows, found)["sentence"]
+    assert findings.roles(rows[:1], found) == {}
 
 
 def test_constants_under_the_cut_and_jointly() -> None:
@@ -197,7 +201,7 @@ def test_constants_under_the_cut_and_jointly() -> None:
 
     apart = {"same": drawn(0.8, 0.02), "moved": drawn(0.8, 0.02), "failed": {"passed": np.array(False)}}
     found = {"same": drawn(0.8, 0.01), "moved": drawn(0.7, 0.01)}
-    constants, pulled = comparison._constants(apart, found, "moved", np.array([1.0, 2.0, np.nan]))
+    constants, pulled = findings.constants(apart, found, "moved", np.array([1.0, 2.0, np.nan]))
     assert [row["structure"] for row in constants] == ["same", "moved"]
     assert "are compatible" in pulled[0]["sentence"]
     assert pulled[0]["p"] is None
@@ -209,6 +213,6 @@ def test_constants_under_the_cut_and_jointly() -> None:
 def test_trends_are_told_where_they_are_clear() -> None:
     rng = np.random.default_rng(5)
     slopes = np.array([0.5, 0.0, 0.0]) + 0.1 * rng.standard_normal((500, 3))
-    clear, dull, _ = comparison._trends(slopes)
+    clear, dull, _ = findings.trends(slopes)
     assert "grows with log batch" in clear["sentence"]
     assert dull["sentence"] == ""

@@ -298,8 +298,6 @@ def which_floor(model: str, *, imputed: bool) -> dict[str, Any]:
             }
             for numbers in (judged, lost)
         ]
-        moved = {"figure": f"raw_mape {model} H100", "gpu": "H100", "first": rows[0]["name"], "second": "no floor"}
-        numbers = {"log_bf": 3.4, "log_bf_without": None, "change": -1.2, "se": 0.4}
         return {
             "data": "published aggregates",
             "run": True,
@@ -308,7 +306,6 @@ def which_floor(model: str, *, imputed: bool) -> dict[str, Any]:
             "reference": "another",
             "best": rows[0]["name"],
             "structures": rows,
-            "influence": [moved | numbers],
             "readings": [{"grid": "5 x 3", "reading": "median", "discrepancy": "narrow", **judged}],
             "scales": ["default", "floors halved"],
         }
@@ -966,7 +963,6 @@ REQUIRED = (
     "which_floor structures 0",
     "which_floor structures 0 per_gpu 0",
     "which_floor structures 0 per_scale 0",
-    "which_floor influence 0",
     "hypotheses",
     "hypotheses H1",
     "hypotheses H1 families 0",

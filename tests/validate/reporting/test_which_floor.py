@@ -15,17 +15,18 @@ from matplotlib.text import Text as Drawn
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.validate.common.files import json_dumps
+from rooffloor.validate.comparison import answer
 from rooffloor.validate.comparison import comparison as compare
 from rooffloor.validate.comparison.comparison import Comparison
 from rooffloor.validate.fitting import evidence as fitting
 from rooffloor.validate.presentation import blocks
 from rooffloor.validate.presentation.figures import which_floor as figures
 from rooffloor.validate.published.evidence import competition
+from rooffloor.validate.published.evidence.compete import Task
 from rooffloor.validate.published.evidence.competition import (
     PLAIN,
     REFERENCE,
     Competition,
-    Task,
     log_bayes_factor,
     sides_of,
 )
@@ -42,13 +43,9 @@ OTHERS = {"log_possible": 0.0, "levels": 20.0, "width": 1.0}
 def made_up(
     gains: dict[FloorStructure, float],
     scales: dict[str, float] | None = None,
-    sweep: dict[str, float] | None = None,
     se: float = 0.1,
 ) -> Competition:
-    """A competition whose structures lie so far above log likelihood -40 in all, the best one more per prior scale.
-
-    `sweep` gives the log Bayes factor on the H100 of the best against `REFERENCE` without each figure.
-    """
+    """A competition whose structures lie so far above log likelihood -40 in all, the best one more per prior scale."""
     rows = []
     for scale, more in ({"default": 0.0} | (scales or {})).items():
         for index in INDICES if scale == "default" else INDICES[:1]:
@@ -56,11 +53,6 @@ def made_up(
                 log_ml = -20.0 + (gain + more * (floor == BEST)) / len(GPUS)
                 out = {"log_ml": log_ml, "se": se if np.isfinite(log_ml) else np.nan}
                 rows += [Task(floor, index, gpu, scale).labels | OTHERS | out for gpu in GPUS]
-    with_all = (gains.get(BEST, 0.0) - gains.get(REFERENCE, 0.0)) / len(GPUS)
-    for figure, gain in (sweep or {}).items():
-        for floor, given in ((BEST, -9.0 + with_all - gain), (REFERENCE, -9.0)):
-            numbers = {"log_ml": -30.0, "se": 1.0, "log_given": given, "given_se": se}
-            rows.append(Task(floor, INDICES[0], "H100", left_out=figure).labels | OTHERS | numbers)
     return Competition(pd.DataFrame(rows))
 
 
@@ -103,7 +95,7 @@ def cells_of(record: dict[str, Any], name: str) -> list[str]:
 
 def test_the_answer_names_the_best_its_factors_and_what_each_gpu_adds() -> None:
     found = made_up({BEST: 4.0, REFERENCE: 0.0, PLAIN: -16.0}, {"floors halved": 1.0, "floors doubled": -1.0})
-    said = " ".join(found.answer)
+    said = " ".join(answer.of_competition(found))
     assert f"Of 3 floor structures, the published figures are likeliest under {BEST}." in said
     assert f"Against {REFERENCE} (the study's own at its richest) the log Bayes factor is +4.0 ± " in said
     assert f"Against {PLAIN} (one floor for all models of a GPU) the log Bayes factor is +20.0 ± " in said
@@ -113,7 +105,7 @@ def test_the_answer_names_the_best_its_factors_and_what_each_gpu_adds() -> None:
     assert "stays above 3 over all prior scales, the log from +3.0 ± 0.4 (floors doubled) to +5.0" in said
     assert "not about cells" in said
     assert "No imputed grid was fitted" in said
-    notes = " ".join(which_floor.notes(found))
+    notes = " ".join(answer.notes(found))
     assert "other than the default (floors halved, floors doubled) were run under the first reading only" in notes
     assert f"({INDICES[0].reading})" in notes
 
@@ -121,18 +113,20 @@ def test_the_answer_names_the_best_its_factors_and_what_each_gpu_adds() -> None:
 def test_one_reading_alone_is_said() -> None:
     runs = made_up({BEST: 4.0, REFERENCE: 0.0}).runs
     alone = Competition(runs[runs["reading"] == INDICES[0].reading])
-    said = " ".join(which_floor.notes(alone))
+    said = " ".join(answer.notes(alone))
     assert f"One reading of the study alone was run ({GRIDS[0].name}; {INDICES[0].reading};" in said
 
 
 def test_a_side_that_depends_on_the_prior_is_not_determined() -> None:
     found = made_up({BEST: 4.0, REFERENCE: 0.0}, {"floors halved": -3.5})
-    assert "Not determined: " in " ".join(found.answer)
-    assert "the log from +0.5 ± 0.4 (floors halved) to +4.0 ± 0.3 (default)." in " ".join(found.answer)
+    assert "Not determined: " in " ".join(answer.of_competition(found))
+    assert "the log from +0.5 ± 0.4 (floors halved) to +4.0 ± 0.3 (default)." in " ".join(answer.of_competition(found))
     assert found.data["structures"][0]["verdict"] == "not determined"
-    assert "Against the best, not told apart or not determined: " in " ".join(which_floor.notes(found))
+    assert "Against the best, not told apart or not determined: " in " ".join(answer.notes(found))
     wide = made_up({BEST: 1.5, REFERENCE: 0.0}, se=0.3)  # 1.5 with an error of 2 × 0.42
-    assert "to one side of the band 1/3 to 3 under the one prior scale that was run." in " ".join(wide.answer)
+    assert "to one side of the band 1/3 to 3 under the one prior scale that was run." in " ".join(
+        answer.of_competition(wide)
+    )
 
 
 def test_gpus_that_disagree_are_named() -> None:
@@ -140,44 +134,28 @@ def test_gpus_that_disagree_are_named() -> None:
     own = runs["structure"] == str(BEST)
     runs.loc[own & (runs["gpu"] == "H100"), "log_ml"] += 8.0
     runs.loc[own & (runs["gpu"] != "H100"), "log_ml"] -= 8.0
-    said = " ".join(Competition(runs).answer)
+    said = " ".join(answer.of_competition(Competition(runs)))
     assert f"The GPUs disagree: the figures of H100 speak for {BEST}, those of A100-40GB for {REFERENCE}." in said
-    assert "disagree" not in " ".join(made_up({BEST: 4.0, REFERENCE: 0.0}).answer)
+    assert "disagree" not in " ".join(answer.of_competition(made_up({BEST: 4.0, REFERENCE: 0.0})))
 
 
 def test_structures_that_are_alike_are_not_told_apart() -> None:
     found = made_up({BEST: 0.2, REFERENCE: 0.0}, {"floors halved": 0.0})
-    assert "stays within 1/3 to 3 over all prior scales" in " ".join(found.answer)
-    assert "do not tell the two apart" in " ".join(found.answer)
+    assert "stays within 1/3 to 3 over all prior scales" in " ".join(answer.of_competition(found))
+    assert "do not tell the two apart" in " ".join(answer.of_competition(found))
 
 
 def test_where_the_study_s_own_is_best_the_runner_up_stands_against_it() -> None:
-    said = " ".join(made_up({BEST: -5.0, REFERENCE: 0.0, PLAIN: -9.0}).answer)
+    said = " ".join(answer.of_competition(made_up({BEST: -5.0, REFERENCE: 0.0, PLAIN: -9.0})))
     assert f"likeliest under {REFERENCE}, the study's own at its richest." in said
     assert f"Against {BEST} (the runner-up) the log Bayes factor is +5.0" in said
     assert f"Against {PLAIN} (one floor" in said
 
 
-def test_the_number_that_moves_it_most_and_the_factor_without_it() -> None:
-    found = made_up({BEST: 4.0, REFERENCE: 0.0}, sweep={"raw_mape a": 1.5, "self_floor b": -1.0})
-    said = " ".join(found.answer)
-    assert (
-        "moves floor per (gpu, model), overlapped against floor per (gpu, model), added most is self floor b: " in said
-    )
-    assert "of the H100 would be -1.0 instead of +2.0 (change +3.0 ± 0.3), and on all GPUs +1.0 instead of +4.0" in said
-    assert f"under the reading {INDICES[0].reading!r} and the default prior" in said
-    assert "raw MAPE a" in page(which_floor.of_competition(found))
-    many = made_up({BEST: 4.0, REFERENCE: 0.0}, sweep={f"raw_mape {i}": float(i) for i in range(9)})
-    folds = [
-        b for b in which_floor.section(which_floor.of_competition(many), no_image).blocks if isinstance(b, blocks.Fold)
-    ]
-    assert folds[-1].title == "The 3 others"
-
-
 @pytest.mark.parametrize("lost", [PLAIN, REFERENCE, BEST])
 def test_out_of_reach_is_said_and_breaks_nothing(lost: FloorStructure) -> None:
     gains = {BEST: 4.0, REFERENCE: 0.0, PLAIN: -3.0} | {lost: -np.inf}
-    found = made_up(gains, {"floors halved": 0.0}, sweep={"raw_mape a": -np.inf, "self_floor b": 1.0})
+    found = made_up(gains, {"floors halved": 0.0})
     record = which_floor.of_competition(found)
     text = json_dumps(record)
     assert "NaN" not in text
@@ -220,9 +198,9 @@ def test_a_factor_of_unknown_error_takes_no_side() -> None:
     assert sides_of(np.nan, np.nan) == (-1, 1)
     assert sides_of(-np.inf, np.nan) == (-1,)
     found = made_up({BEST: 9.0, REFERENCE: 0.0}, se=np.nan)
-    assert "+9.0 unknown error" in " ".join(found.answer)
+    assert "+9.0 unknown error" in " ".join(answer.of_competition(found))
     assert found.verdict(str(BEST), str(REFERENCE)) == "not determined"
-    assert "some repeats of a run arrived" in " ".join(which_floor.notes(found))
+    assert "some repeats of a run arrived" in " ".join(answer.notes(found))
 
 
 def test_a_run_that_two_structures_share_has_one_error() -> None:
@@ -244,7 +222,7 @@ def test_a_run_that_two_structures_share_has_one_error() -> None:
     ],
 )
 def test_factors_in_words(log_bf: float, se: float, text: str) -> None:
-    assert which_floor.factor(log_bf, se) == text
+    assert answer.factor(log_bf, se) == text
 
 
 # ---- published aggregates: record and page ----------------------------------------------------------------------
@@ -254,8 +232,8 @@ def test_the_record_comes_from_the_file_beside_the_study(tmp_path: Path) -> None
     absent = which_floor.published(tmp_path)
     assert not absent["run"]
     assert "was not run" in page(absent)
-    assert "rooffloor.validate.published.evidence.competition.run" in page(absent)
-    found = made_up({BEST: 4.0, REFERENCE: 0.0, PLAIN: -np.inf}, {"floors halved": 1.0}, sweep={"a": 1.0})
+    assert "rooffloor.validate.published.evidence.compete.run" in page(absent)
+    found = made_up({BEST: 4.0, REFERENCE: 0.0, PLAIN: -np.inf}, {"floors halved": 1.0})
     competition.save(found, tmp_path)
     assert json_dumps(which_floor.published(tmp_path)) == json_dumps(which_floor.of_competition(found))
 
@@ -411,7 +389,7 @@ def test_measured_studies_are_compared_and_with_full_refitted(monkeypatch: pytes
         return "compared"
 
     monkeypatch.setattr(fitting, "_measured", lambda *_: evidence)
-    monkeypatch.setattr(compare, "compare", spy)
+    monkeypatch.setattr(compare, "compare_floors", spy)
     assert fitting.gather(study, primary_only=True).comparison is None
     assert calls == []
     found: Any = fitting.gather(study, full=True, jobs=2, dask="tcp://a:1", keep=Path("kept")).comparison
@@ -420,16 +398,3 @@ def test_measured_studies_are_compared_and_with_full_refitted(monkeypatch: pytes
     assert calls == [(study, "cells", given)]
     fitting.gather(study)
     assert calls[1][2]["refits"] is False
-
-
-def test_a_change_within_its_error_is_called_so() -> None:
-    rough = made_up({BEST: 4.0, REFERENCE: 0.0}, sweep={"raw_mape a": 1.5}, se=1.0)
-    assert "no more than the error of the computation" in " ".join(rough.answer)
-
-
-def test_figures_that_may_move_it_as_much_and_those_not_known_are_named() -> None:
-    sweep = {"raw_mape a": 1.5, "self_floor b": -1.0, "self_floor c": -0.9, "raw_mape d": np.nan}
-    said = " ".join(made_up({BEST: 4.0, REFERENCE: 0.0}, sweep=sweep).answer)
-    assert "most is self floor b" in said
-    assert "others may move it as much: self floor c (+2.9)." in said
-    assert "Not known for raw MAPE d: " in said

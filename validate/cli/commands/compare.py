@@ -20,10 +20,10 @@ def run(options: argparse.Namespace) -> int:
     study = study_of(options)
     if study.data.format == "published":
         raise InputError(f"{study.name} publishes aggregates, no cells: compare needs --data FILE")
-    from rooffloor.validate.comparison import comparison
+    from rooffloor.validate.comparison.comparison import compare_floors
 
-    result = comparison.compare(
+    result = compare_floors(
         study, seed=options.seed, refits=not options.no_refits, quiet=options.quiet, **runner_of(options)
     )
-    show(result.data if options.json else result.summary)
+    show(result.data if options.json else result.text)
     return DONE

@@ -17,10 +17,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from rooffloor.validate.published.imputation import reconstruction
+    from rooffloor.validate.fitting import reconstruct
 
     given = {name: getattr(options, name) for name in ("out", "seed", "per_index", "jobs", "accept")}
     given = {name: value for name, value in given.items() if value is not None}  # the rest are run's defaults
-    result = reconstruction.run(**given, quiet=options.quiet)
-    show(result.data if options.json else result.summary)
+    result = reconstruct.run(**given, quiet=options.quiet)
+    show(result.data if options.json else result.text)
     return DONE

@@ -10,10 +10,6 @@ Normal errors rather than nested boxes: the weights of a box are 0 or 1 and need
 Draws that have not forgotten where the level above left them lose the modes that matter below: the estimate is then
 too low more often than too high, and repeats differ. Judge an effort by the standard error and by a larger effort.
 
-What one figure adds is its probability given all others (`Marginal.log_given`). The difference of two ladders, with and
-without it, would have the errors of both. So its interval is given so wide that it does not bind; the ladder's last
-draws return all others, and narrowing that one interval on them, level by level, needs a few more levels only.
-
 The prior is the one of `inversion.Prior`, restricted to steps that are possible (none below its bytes at peak
 bandwidth): a structure is not charged for prior mass on impossible steps. The mass itself is kept in `Marginal`.
 
@@ -25,11 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfinv, logsumexp
+from scipy.special import logsumexp
 
 from rooffloor.validate.published.imputation import aggregates
 from rooffloor.validate.published.imputation.inversion import Inversion
-from rooffloor.validate.published.imputation.manifold import Manifold, sample
+from rooffloor.validate.published.imputation.manifold import sample
 
 type Array = NDArray[np.float64]
 
@@ -78,10 +74,6 @@ LAST = Rung(1.0, 0.0)
 PILOT = 100
 """Transitions from which the first level learns its step size; their draws are not used."""
 TARGET_ACCEPT = 0.25
-KEPT = 0.3
-"""Share of draws that a narrower interval of the one figure keeps."""
-NARROWINGS = 60
-"""Most levels of that: a probability of 1e-31 is taken for none."""
 STRIDES = (3.0, 1.0, 0.3)
 """Step sizes in turn, relative to the learned one: chains between kinks need shorter ones than others."""
 
@@ -103,9 +95,6 @@ class Marginal:
         Mean number of levels.
     width : float
         Largest width, in roundings, at which a repeat ended: 1 where all arrived.
-    log_given, given_se : float
-        Log probability that the narrowed figure lies in its narrower interval given that all lie in theirs, the mean
-        over the repeats that arrived; its standard error. NaN where none is narrowed.
     """
 
     log_ml: float
@@ -113,48 +102,28 @@ class Marginal:
     log_possible: float
     levels: float
     width: float
-    log_given: float = float("nan")
-    given_se: float = float("nan")
 
 
-def marginal(
-    inversion: Inversion, *, seed: Sequence[int], effort: Effort | None = None, narrow: tuple[str, float] | None = None
-) -> Marginal:
-    """Marginal likelihood of the figures that `inversion` conditions on.
-
-    Parameters
-    ----------
-    narrow : (str, float), optional
-        One of `inversion.rows` and a factor: the probability is wanted too that this figure lies in an interval so many
-        times as wide as its own, given all others.
-    """
+def marginal(inversion: Inversion, *, seed: Sequence[int], effort: Effort | None = None) -> Marginal:
+    """Marginal likelihood of the figures that `inversion` conditions on."""
     effort = effort or Effort()
-    runs = [_ladder(inversion, child, effort, narrow) for child in np.random.SeedSequence(seed).spawn(effort.repeats)]
-    values, possible = np.array([r.log_ml for r in runs]), np.array([r.log_possible for r in runs])
-    given = np.array([r.log_given for r in runs if np.isfinite(r.log_ml)])
+    runs = [_ladder(inversion, child, effort) for child in np.random.SeedSequence(seed).spawn(effort.repeats)]
+    values = np.array([r.log_ml for r in runs])
+    spread = values.std(ddof=1) / np.sqrt(len(runs)) if len(runs) > 1 and np.isfinite(values).all() else np.nan
     return Marginal(
         _log_mean(values),
-        _standard_error(values),
-        _log_mean(possible),
+        float(spread),
+        _log_mean(np.array([r.log_possible for r in runs])),
         float(np.mean([r.levels for r in runs])),
         max(r.width for r in runs),
-        float(given.mean()) if len(given) else float("nan"),
-        _standard_error(given),
     )
-
-
-def _standard_error(values: Array) -> float:
-    """Of the mean of repeats; NaN where there is one, or one did not arrive."""
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 and np.isfinite(values).all() else np.nan
 
 
 def _log_mean(log: Array) -> float:
     return float(logsumexp(log) - np.log(len(log)))
 
 
-def _ladder(
-    inversion: Inversion, seed: np.random.SeedSequence, effort: Effort, narrow: tuple[str, float] | None
-) -> Marginal:
+def _ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) -> Marginal:
     """One ladder from the prior to the figures."""
     prior_seed, pilot_seed, *level_seeds = seed.spawn(2 + effort.levels)
     rng = np.random.default_rng(prior_seed)
@@ -166,72 +135,35 @@ def _ladder(
     step_size = 0.0
     for level, child in enumerate(level_seeds, start=1):
         if rung == LAST:
-            log_ml, log_given = total + len(inversion.rows) * np.log(2.0), np.nan
-            if narrow is not None:
-                there = q[_systematic(weight, len(q), rng)]
-                log_given = _narrowed(inversion, *narrow, there, step_size or 0.1, effort, seed.spawn(1)[0])
-            return Marginal(log_ml, np.nan, log_possible, level, 1.0, log_given)
+            return Marginal(total + len(inversion.rows) * np.log(2.0), np.nan, log_possible, level, 1.0)
         picked = _systematic(weight, effort.chains, rng)
         start = _on(inversion, q[picked], places[picked], rung)
         on = inversion.manifold(rung.width, rung.blur)
         if not step_size:
             step_size = float(np.median(sample(on, start, draws=1, warmup=PILOT, seed=pilot_seed).step_size))
-        q, step_size = _moved(on, start, step_size, effort, child)
+        # Step sizes do not depend on where a chain is. Were each chain to adapt its own, it would linger where it takes
+        # short steps, and so few draws after the start would not forget that.
+        kept, accepted = [], []
+        for stride, strides_seed in zip(STRIDES, child.spawn(len(STRIDES)), strict=True):
+            chains = sample(
+                on,
+                start,
+                draws=effort.draws,
+                warmup=0,
+                thin=effort.thin,
+                step_size=stride * step_size,
+                seed=strides_seed,
+            )
+            start = chains.draws[:, -1]
+            kept.append(chains.draws.reshape(-1, inversion.size))
+            accepted.append(chains.acceptance.mean())
+        q = np.concatenate(kept)
+        step_size *= float(np.exp(2.0 * (np.mean(accepted) - TARGET_ACCEPT)))
         places, _ = inversion.places(q)
         base = _log_density(inversion, places, rung)
         rung, weight = _next(inversion, places, base, rung, effort.share)
         total += _log_mean(weight)
     return Marginal(-np.inf, np.nan, log_possible, len(level_seeds), rung.width)
-
-
-def _narrowed(
-    inversion: Inversion,
-    name: str,
-    factor: float,
-    q: Array,
-    step_size: float,
-    effort: Effort,
-    seed: np.random.SeedSequence,
-) -> float:
-    """Log probability of an interval `factor` times as wide for one figure, from draws q that return all figures."""
-    row, rows = inversion.rows.index(name), len(inversion.rows)
-    pick_seed, *level_seeds = seed.spawn(1 + NARROWINGS)
-    rng, log_p = np.random.default_rng(pick_seed), 0.0
-    for child in level_seeds:
-        places, _ = inversion.places(q)
-        away = np.abs(places[:, row])
-        width = max(float(np.quantile(away, KEPT)), factor)
-        inside = np.flatnonzero(away <= width)
-        log_p += float(np.log(len(inside) / len(q)))
-        if width == factor:
-            return log_p
-        picked = inside[_systematic(np.zeros(len(inside)), effort.chains, rng)]
-        wide = np.ones(len(inversion.names))
-        wide[row] = width
-        claims = np.clip(places[picked, :rows] / wide[:rows], -1.0 + 1e-12, 1.0 - 1e-12)
-        start = q[picked]
-        start[:, inversion.unknowns :] = np.sqrt(2.0) * erfinv(claims)
-        q, step_size = _moved(inversion.manifold(wide), start, step_size, effort, child)
-    return -np.inf
-
-
-def _moved(
-    manifold: Manifold, q: Array, step_size: float, effort: Effort, seed: np.random.SeedSequence
-) -> tuple[Array, float]:
-    """Draws of one level, shape (draw, size), from starts distributed as they should be; the next level's step size.
-
-    The step sizes do not depend on where a chain is. Were each chain to adapt its own, it would linger where it takes
-    short steps, and so few draws after the start would not forget that.
-    """
-    kept, accepted = [], []
-    for stride, child in zip(STRIDES, seed.spawn(len(STRIDES)), strict=True):
-        chains = sample(
-            manifold, q, draws=effort.draws, warmup=0, thin=effort.thin, step_size=stride * step_size, seed=child
-        )
-        q = chains.draws[:, -1]
-        kept.append(chains.draws.reshape(-1, manifold.size))
-        accepted.append(chains.acceptance.mean())
-    return np.concatenate(kept), step_size * float(np.exp(2.0 * (np.mean(accepted) - TARGET_ACCEPT)))
 
 
 def _prior_draws(inversion: Inversion, number: int, rng: np.random.Generator) -> tuple[Array, Array]:

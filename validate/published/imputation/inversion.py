@@ -28,7 +28,7 @@ from rooffloor.validate.published.imputation.readings import (
     Intervals,
     row_names,
 )
-from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, MOE, SKUS
+from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, MOE, PER_MODEL, SKUS
 
 type Array = NDArray[np.float64]
 
@@ -63,8 +63,6 @@ class Prior:
         )
 
 
-PER_MODEL = FloorStructure("gpu, model", "added")
-"""What the reconstruction assumes: added, signed, one floor per (GPU, model)."""
 _JOINED = {"added": aggregates.ADDED, "added, H >= 0": aggregates.ADDED, "overlapped": aggregates.OVERLAPPED}
 _JOINED["max"] = aggregates.MAX
 
@@ -224,8 +222,8 @@ class Inversion:
             return _Figure(aggregates.STEPS, own, own, only(long) - only(short))
         raise ValueError(f"unknown figure {name!r}")
 
-    def manifold(self, widen: float | Array = 1.0, blur: float = 0.0) -> Manifold:
-        """All q that return the figures, every rounding interval made wider by `widen`, one or one per figure.
+    def manifold(self, widen: float = 1.0, blur: float = 0.0) -> Manifold:
+        """All q that return the figures, every rounding interval made wider by `widen`.
 
         `blur` from 0 to 1 turns the uniform place of a figure in its interval into a normal one of the same variance.
         """

@@ -105,7 +105,7 @@ class Reconstruction:
         return {str(name): bool(fits) for name, fits in whole.groupby("reading", sort=False).any().items()}
 
     @property
-    def summary(self) -> str:
+    def text(self) -> str:
         """The same, with the figures that do not return and the readings that are infeasible."""
         unfit = [name for name, fits in self.readings.items() if not fits]
         lines = [repr(self), f"infeasible offset readings: {', '.join(unfit) or 'none'}"]

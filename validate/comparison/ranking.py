@@ -1,0 +1,130 @@
+"""Floor structures ranked by how well each predicts a cell that it has not seen: elpd, weights, the one chosen."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.comparison.worker import GOOD_K
+from rooffloor.validate.published.printed_figures import PER_GPU
+
+type Array = NDArray[np.float64]
+type Found = Mapping[str, Any]
+"""What a worker returned."""
+
+STUDY = PER_GPU
+CLOSE_ELPD = 4.0
+CLOSE_SE = 2.0
+"""A structure predicts about as well as the best within so much elpd or so many standard errors of the difference."""
+RESAMPLES = 40
+"""Bootstrap samples of the cells that stacking weights are averaged over."""
+
+
+def parameters(structure: FloorStructure, cells: Cells, classes: Mapping[str, str]) -> int:
+    """Free parameters of the floors, the measure of simplicity: floors, growth with launches, latency, q."""
+    if structure.sharing is None:
+        return 0
+    groups = structure.groups(cells, classes)
+    floors = len(set(zip(cells.gpu_code.tolist(), groups.code.tolist(), strict=True)))
+    growth = len(cells.gpus) * structure.sharing.per_launch + structure.sharing.kernel_latency
+    return floors + growth + structure.q_free
+
+
+def difference(elpd: Array, other: Array) -> tuple[float, float]:
+    """How much more elpd, summed over cells, and the standard error of that."""
+    gap = elpd - other
+    return float(gap.sum()), float(np.sqrt(len(gap) * gap.var()))
+
+
+def is_clear(gain: float, dse: float) -> bool:
+    """Whether a difference of elpd is more than two structures that predict alike have."""
+    return abs(gain) > max(CLOSE_ELPD, CLOSE_SE * dse)
+
+
+def rank(
+    competing: Sequence[FloorStructure], found: Mapping[str, Found], cells: Cells, classes: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Rows of `Comparison.structures`, best first; failed fits last."""
+    good = {str(s): found[str(s)]["elpd"] for s in competing if found[str(s)]["passed"]}
+    weights = dict(zip(good, stacking_weights(list(good.values())), strict=True))
+    top = max(good.values(), key=np.sum, default=None)
+    rows = []
+    for s in competing:
+        name, r = str(s), found[str(s)]
+        row: dict[str, Any] = {
+            "name": name,
+            "shared_by": s.shared_by,
+            "combine": s.combine if s.sharing is not None else "none",
+            "parameters": parameters(s, cells, classes),
+        }
+        if name in good and top is not None:
+            diff, dse = difference(r["elpd"], top)
+            row |= {
+                "elpd": float(r["elpd"].sum()),
+                "se": float(np.sqrt(len(top) * r["elpd"].var())),
+                "elpd_diff": diff,
+                "dse": dse,
+                "weight": float(weights[name]),
+                "p_loo": float(r["p"].sum()),
+            }
+        else:
+            row |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "weight", "p_loo"))
+        row |= {"exact": int(r["exact"].sum()), "gate": "passed" if name in good else str(r["failures"])}
+        row |= {key: r[key].item() for key in ("rhat", "ess", "divergences", "attempts")}
+        rows.append(row)
+    return sorted(rows, key=lambda row: -np.inf if row["elpd"] is None else row["elpd"], reverse=True)
+
+
+def is_close(row: Mapping[str, Any]) -> bool:
+    """Whether a structure predicts about as well as the best."""
+    return row["elpd"] is not None and -row["elpd_diff"] <= max(CLOSE_ELPD, CLOSE_SE * row["dse"])
+
+
+def choose(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Name of the simplest structure that predicts about as well as the best."""
+    close = [row for row in rows if is_close(row)]
+    return str(min(close, key=lambda row: (row["parameters"], -row["elpd"]))["name"])
+
+
+def stacking_weights(elpd: Sequence[Array], *, resamples: int = RESAMPLES) -> Array:
+    """Weights of a mixture of predictions that scores best, [structure], from the elpd of each cell.
+
+    The mean over bootstrap samples of the cells: where two structures predict alike, as nested ones do, one set of
+    cells gives all weight to either by a hair, and another set to the other.
+    """
+    if len(elpd) < 2:
+        return np.ones(len(elpd))
+    values, rng = np.array(elpd), np.random.default_rng(len(elpd))
+    cells = values.shape[1]
+    return np.asarray(np.mean([_stacked(values[:, rng.integers(cells, size=cells)]) for _ in range(resamples)], axis=0))
+
+
+def _stacked(values: Array) -> Array:
+    """Stacking weights [structure] for elpd [structure, cell]."""
+    import arviz_stats
+    import xarray as xr
+    from arviz_stats.utils import ELPDDataLOO
+
+    def wrapped(own: Array) -> Any:
+        n = len(own)
+        return ELPDDataLOO(
+            elpd=float(own.sum()),
+            se=float(np.sqrt(n * own.var())),
+            p=float("nan"),
+            n_samples=1,
+            n_data_points=n,
+            scale="log",
+            warning=False,
+            good_k=GOOD_K,
+            elpd_i=xr.DataArray(own, dims="cell"),
+            pareto_k=xr.DataArray(np.zeros(n), dims="cell"),
+        )
+
+    with warnings.catch_warnings():  # p is not known here, and not needed
+        warnings.simplefilter("ignore")
+        table = arviz_stats.compare({str(i): wrapped(v) for i, v in enumerate(values)}, round_to="none")
+    return table["weight"].reindex([str(i) for i in range(len(values))]).to_numpy(dtype=float)

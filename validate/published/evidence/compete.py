@@ -1,0 +1,182 @@
+"""The runs behind a `Competition`: one marginal likelihood per structure, reading, GPU and prior scale.
+
+It takes hours on the embedded study: `run` resumes where it was interrupted.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.validate.common.files import write_text
+from rooffloor.validate.published.evidence.competition import REFERENCE, STRUCTURES, Competition, save
+from rooffloor.validate.published.evidence.marginal import Effort, marginal
+from rooffloor.validate.published.imputation.inversion import Inversion, Prior
+from rooffloor.validate.published.imputation.readings import (
+    DISCREPANCIES,
+    FEASIBLE_READINGS,
+    GRIDS,
+    ROOF,
+    Index,
+    Intervals,
+    targets,
+)
+from rooffloor.validate.published.printed_figures import SKUS, PublishedFigures
+
+SCALES: Mapping[str, tuple[float, float]] = {
+    "default": (1.0, 1.0),
+    "floors halved": (0.5, 1.0),
+    "floors doubled": (2.0, 1.0),
+    "leftovers halved": (1.0, 0.5),
+    "leftovers doubled": (1.0, 2.0),
+}
+"""Factors on the prior scales of floors and leftovers (`Prior.scaled`)."""
+
+INDICES = (Index(GRIDS[0], FEASIBLE_READINGS[0], ROOF, DISCREPANCIES[0]),)
+"""One of the 24 feasible ways to read the study: a second one doubles hours of computing."""
+
+EFFORT = Effort(chains=40, levels=80)
+LIGHT = dataclasses.replace(EFFORT, repeats=2)
+"""For the other prior scales."""
+CLOSE = dataclasses.replace(EFFORT, chains=200)
+COARSE = 2.0
+"""Runs of the best structure and its rival whose standard error is larger are made again with `CLOSE`."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One marginal likelihood: a structure on one GPU under one index and prior scale."""
+
+    floor: FloorStructure
+    index: Index
+    gpu: str
+    scale: str = "default"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The columns `competition.KEYS` of this task's row."""
+        index = {name: label for name, label in self.index.labels().items() if name != "roof"}
+        return {"structure": str(self.floor), **index, "gpu": self.gpu, "scale": self.scale}
+
+    @property
+    def canonical(self) -> "Task":
+        """The task with the same answer that is run: one GPU without the MoE has no classes, no floor no scale."""
+        floor, scale = self.floor, self.scale
+        if self.gpu != "H100":
+            shared_by = "gpu" if floor.shared_by == "gpu, class" else floor.shared_by
+            floor = FloorStructure(shared_by, floor.combine)
+        if floor.sharing is None:
+            scale = "default" if scale.startswith("floors") else scale
+        return Task(floor, self.index, self.gpu, scale)
+
+    def seeds(self, seed: int) -> list[int]:
+        """Seeds of this task's run; the committed runs were named with a figure to leave out, here none."""
+        name = hashlib.sha256(f"{repr(self)[:-1]}, left_out='')".encode()).digest()
+        return [seed, *np.frombuffer(name[:8], dtype=np.uint32).tolist()]
+
+
+def compete(
+    figures: PublishedFigures | None = None,
+    *,
+    seed: int,
+    structures: Sequence[FloorStructure] = STRUCTURES,
+    indices: Sequence[Index] = INDICES,
+    scales: Sequence[str] = ("default", "floors halved", "floors doubled"),
+    gpus: tuple[str, ...] = SKUS,
+    effort: Effort = EFFORT,
+    light: Effort = LIGHT,
+    close: Effort = CLOSE,
+    jobs: int = 2,
+    progress: bool = False,
+    folder: Path | None = None,
+) -> Competition:
+    """Marginal likelihoods of the study under each structure.
+
+    Each run is seeded by its own name, so that any subset gives the same numbers.
+
+    Parameters
+    ----------
+    indices : sequence of Index
+        With constants per GPU: the GPUs are independent problems only there.
+    scales : sequence of str
+        Keys of `SCALES`, "default" among them; the others are run under the first index alone, and only for structures
+        that reach the figures under the default prior.
+    effort, light, close : Effort
+        Under the default prior; under the other scales; for the best structure and its rival (`REFERENCE`, or the
+        runner-up where that is the best) again where the error is larger than `COARSE`.
+    folder : Path, optional
+        Where finished runs are kept, so that an interrupted competition resumes.
+
+    Raises
+    ------
+    ValueError
+        An index whose roof has one set of constants for all GPUs.
+    """
+    if not all(index.roof.per_gpu for index in indices):
+        raise ValueError("the GPUs compete separately: every index needs a roof with constants per GPU")
+    intervals = {n: i for n, i in targets(figures or PublishedFigures.load()).items() if not n.endswith("pooled")}
+
+    def rows_of(tasks: Sequence[Task], effort: Effort) -> list[dict[str, Any]]:
+        """A row per task; tasks with the same canonical one share its run."""
+        distinct = list(dict.fromkeys(task.canonical for task in tasks))
+        calls = [delayed(run_kept)(task, intervals, seed, effort, folder) for task in distinct]
+        results = Parallel(n_jobs=jobs, return_as="generator")(calls)
+        bar = tqdm(results, total=len(calls), desc="marginal likelihoods", disable=not progress, unit="run")
+        found = dict(zip(distinct, bar, strict=True))
+        return [task.labels | found[task.canonical] for task in tasks]
+
+    tasks = [Task(f, i, g) for i in indices for f in structures for g in gpus]
+    rows = rows_of(tasks, effort)
+    scores = Competition(pd.DataFrame(rows)).scores().set_index("structure")
+    reached = [f for f in structures if np.isfinite(scores["log_ml"][str(f)])]
+    others = [Task(f, indices[0], g, s) for s in scales if s != "default" for f in reached for g in gpus]
+    tasks, rows = [*tasks, *others], [*rows, *rows_of(others, light)]
+    if len(reached) > 1:
+        best, *rest = (str(name) for name in scores.index)
+        pair = {best, str(REFERENCE) if str(REFERENCE) in rest else rest[0]}
+        coarse = [k for k, t in enumerate(tasks) if str(t.floor) in pair and not rows[k]["se"] <= COARSE]
+        for k, row in zip(coarse, rows_of([tasks[k] for k in coarse], close), strict=True):
+            rows[k] = row
+    return Competition(pd.DataFrame(rows))
+
+
+def run_kept(
+    task: Task, intervals: Intervals, seed: int, effort: Effort, folder: Path | None = None
+) -> dict[str, float]:
+    """The marginal likelihood of one task on one thread, kept in `folder` and read back from there."""
+    prior = Prior().scaled(**dict(zip(("floor", "leftover"), SCALES[task.scale], strict=True)))
+    kept = None
+    if folder is not None:
+        key = repr((task, sorted(intervals.items()), prior, seed, effort))
+        kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
+        if kept.exists():
+            return json.loads(kept.read_text())
+    inversion = Inversion(task.index, intervals, (task.gpu,), prior, task.floor)
+    with threadpool_limits(limits=1):
+        row = dataclasses.asdict(marginal(inversion, seed=task.seeds(seed), effort=effort))
+    if kept is not None:
+        write_text(kept, json.dumps(row))
+    return row
+
+
+def run(
+    *, out: str | Path | None = None, seed: int = 20261129, jobs: int = 2, quiet: bool = False, **given: Any
+) -> Competition:
+    """The competition on the embedded study, saved into the folder `out` (default reports/competition).
+
+    Finished runs are kept in `out`/.parts: an interrupted run resumes. `given` goes to `compete`.
+    """
+    target = Path(out) if out is not None else Path("reports") / "competition"
+    result = compete(seed=seed, jobs=jobs, progress=not quiet, folder=target / ".parts", **given)
+    save(result, target)
+    return result
