@@ -82,11 +82,16 @@ def test_help_lists_the_commands_and_exit_codes_and_loads_nothing_heavy():
 import atexit
 from rooffloor.validate.cli.main import main
 atexit.register(lambda: print("LOADED", sorted(set(sys.modules) & set({HEAVY!r}))))
+atexit.register(lambda: print(*(name for name in sys.modules if name.startswith("rooffloor."))))
 main()
 """
     done = shell(code, "--help")
     assert done.returncode == 0
-    assert done.stdout.rstrip().endswith("LOADED []")
+    *_, ours, heavy = done.stdout.splitlines()
+    assert heavy == "LOADED []"
+    beside = {name for name in ours.split() if "cli" not in name.split(".")}
+    rooms = {"rooffloor.validate", "rooffloor.validate.common", "rooffloor.validate.measurements"}
+    assert beside - rooms == {"rooffloor.validate.common.errors", "rooffloor.validate.measurements.importers"}
     for word in ("report", "table", "test", "reconstruct", "exit codes", "130 interrupted"):
         assert word in done.stdout
 
