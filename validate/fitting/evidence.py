@@ -154,9 +154,9 @@ def gather(
 
 
 def _compared(study: "Study", evidence: Evidence, seed: int, full: bool, **given: Any) -> "Comparison":
-    from rooffloor.validate.comparison.comparison import compare
+    from rooffloor.validate.comparison.comparison import compare_floors
 
-    return compare(study, evidence.measurements, seed=seed, refits=full, **given)
+    return compare_floors(study, evidence.measurements, seed=seed, refits=full, **given)
 
 
 def _tell(quiet: bool, what: str) -> None:
