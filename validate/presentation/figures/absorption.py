@@ -3,7 +3,6 @@
 import textwrap
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -14,19 +13,17 @@ from rooffloor.validate.presentation.figures.style import (
     COLOURS,
     GREY,
     INTERVALS,
-    STYLE,
     Rows,
+    Sheet,
     draw_interval,
-    heading,
-    legend,
     name_rows,
     names_of,
-    panels_of,
+    styled,
 )
 from rooffloor.validate.presentation.numbers import number, size_number
 
 
-@rc_context(STYLE)
+@styled
 def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     """Share of the squared relative error that the best scalar removes, per (model, GPU), beside that of pure noise.
 
@@ -34,32 +31,22 @@ def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     ----------
     rows : list of mappings
         The report's `absorption`.
-    label : str
-        What the data are.
-    ax : Axes, optional
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    ValueError
-        There are no rows.
     """
     gpus, entries = names_of(rows, "gpu"), list[tuple[str, str | None]]()
     for model in names_of(rows, "model"):
         entries += [(model, None), *((model, r["gpu"]) for r in rows if r["model"] == model)]
     place = {entry: at for at, entry in enumerate(entries)}
-    (ax,), own = panels_of(ax, 1, height=1.9 + 0.3 * len(entries))
+    sheet = Sheet.of(ax, height=1.9 + 0.3 * len(entries))
+    (ax,) = sheet.panels
+    beside = {"transform": ax.get_yaxis_transform(), "va": "center", "size": 9}
     for row in rows:
         at, noise = place[row["model"], row["gpu"]], row["noise_squared"]
         low, high = noise["intervals"]["90"]
         ax.barh(at, high - low, 0.8, left=low, color="0.85")
         ax.vlines(noise["value"], at - 0.4, at + 0.4, color=GREY, lw=1.5)
         draw_interval(ax, row["squared"], at, COLOURS[gpus.index(row["gpu"]) % len(COLOURS)], "o")
-        ax.text(1.02, at, number(row["left"], unit=True), transform=ax.get_yaxis_transform(), va="center", size=9)
-    ax.text(1.02, -0.9, "MAPE left", transform=ax.get_yaxis_transform(), va="center", size=9, weight="bold")
+        ax.text(1.02, at, number(row["left"], unit=True), **beside)
+    ax.text(1.02, -0.9, "MAPE left", weight="bold", **beside)
     name_rows(ax, [model if gpu is None else gpu for model, gpu in entries], bold=[gpu is None for _, gpu in entries])
     ax.set_xlim(-0.02, 1.02)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
@@ -69,12 +56,12 @@ def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
         Patch(fc="0.85", label="pure noise of its size: 90 % interval"),
         Line2D([], [], color=GREY, lw=1.5, label="pure noise: mean"),
     ]
-    legend([ax], own, handles, f"Points: posterior mean; {INTERVALS}.", columns=3)
-    heading([ax], own, "What a scalar floor absorbs of the residual", label)
+    how = f"Points: posterior mean; {INTERVALS}."
+    sheet.finish("What a scalar floor absorbs of the residual", label, handles, how)
     return ax
 
 
-@rc_context(STYLE)
+@styled
 def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | None = None) -> Axes:
     """Share of each kind of error that a free scalar hides, error x model on one GPU, and the smallest size that shows.
 
@@ -82,26 +69,15 @@ def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | 
     ----------
     rows : list of mappings
         The report's `hidden_errors`.
-    label : str
-        What the data are.
     gpu : str, optional
         Default: the first of those with most models.
-    ax : Axes, optional
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    ValueError
-        There are no rows of that GPU.
     """
     gpu = gpu or max(names_of(rows, "gpu"), key=lambda name: len({r["model"] for r in rows if r["gpu"] == name}))
     rows = [row for row in rows if row["gpu"] == gpu]
     models, errors = names_of(rows, "model"), names_of(rows, "error")
     words = {row["error"]: f"{textwrap.fill(row['label'], 50)}\nin {row['unit']}" for row in rows}
-    (ax,), own = panels_of(ax, 1, height=1.6 + 0.52 * len(errors))
+    sheet = Sheet.of(ax, height=1.6 + 0.52 * len(errors))
+    (ax,) = sheet.panels
     shares = np.full((len(errors), len(models)), np.nan)
     for row in rows:
         at = errors.index(row["error"]), models.index(row["model"])
@@ -129,6 +105,6 @@ def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | 
         "Colour: share that a free scalar hides; number: smallest size that then shows with a power of 80 % at 5 %, in "
         "the unit of its row. At posterior means, without an interval. Grey: no cell depends on it."
     )
-    legend([ax], own, [Patch(fc="0.92", ec=GREY, label="no effect, or not in the model")], how, columns=1)
-    heading([ax], own, f"Errors of T_gpu that a scalar floor hides on {gpu}", label)
+    handles = [Patch(fc="0.92", ec=GREY, label="no effect, or not in the model")]
+    sheet.finish(f"Errors of T_gpu that a scalar floor hides on {gpu}", label, handles, how, 1)
     return ax

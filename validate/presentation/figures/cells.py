@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
@@ -17,21 +16,20 @@ from rooffloor.validate.presentation.figures.style import (
     GREY,
     INTERVALS,
     PUBLISHED,
-    STYLE,
     WIDTHS,
     Array,
     Given,
-    heading,
-    legend,
+    Sheet,
     model_handles,
     model_styles,
-    panels_of,
+    plain_log,
     published_handle,
     spread_ticks,
+    styled,
 )
 
 
-@rc_context(STYLE)
+@styled
 def measured_predicted(draws: Draws, *, axes: Given = None) -> NDArray[Any]:
     """Step against T_gpu + the anchor's floor, one panel per GPU; last panel the MoE, or each model's own floor.
 
@@ -40,23 +38,12 @@ def measured_predicted(draws: Draws, *, axes: Given = None) -> NDArray[Any]:
     draws : Draws
         Where there is a dispatch term (a mixture of experts), the last panel shows those cells with and without it;
         else all cells with their own floors.
-    axes : Axes or sequence of Axes, optional
-        One more than there are GPUs.
-
-    Returns
-    -------
-    array of Axes, shape (gpu + 1,)
-
-    Raises
-    ------
-    ValueError
-        There are fewer axes than panels.
     """
     cells, styles, kind = draws.cells, model_styles(draws.cells.models), _kind(draws)
-    panels, own = panels_of(axes, len(cells.gpus) + 1, columns=2, height=4.1)
-    last, anchored = panels[-1], draws.gpu_ms + draws.anchor_floor_ms
+    sheet = Sheet.of(axes, len(cells.gpus) + 1, columns=2, height=4.1)
+    last, anchored = sheet.panels[-1], draws.gpu_ms + draws.anchor_floor_ms
     for model, gpu, mask in draws.pairs():
-        ax = panels[cells.gpus.index(gpu)]
+        ax = sheet.panels[cells.gpus.index(gpu)]
         if draws.has_anchor(mask):
             _cloud(ax, draws, mask, anchored, *styles[model])
             ax.set_xlabel(f"T_gpu + floor of {draws.anchor} (ms)")
@@ -84,17 +71,16 @@ def measured_predicted(draws: Draws, *, axes: Given = None) -> NDArray[Any]:
             _cloud(last, draws, mask, draws.mean_ms, *styles[model])
         last.set_title("all GPUs, each model with its own floor")
         last.set_xlabel("T_gpu + own floor (ms)")
-    for ax in panels:
+    for ax in sheet.panels:
         ax.set_ylabel(f"{kind} step (ms)")
         _diagonal(ax)
     both = " and the step" if kind == "imputed" else ""
     how = f"A point is a cell; bars: 90 % credible intervals of the prediction{both}. Diagonal: prediction = step."
-    legend(panels, own, model_handles(styles), how + _mixture(draws), columns=4)
-    heading(panels, own, f"{kind.capitalize()} against predicted decode step", draws.label)
-    return np.array(panels)
+    title = f"{kind.capitalize()} against predicted decode step"
+    return sheet.finish(title, draws.label, model_handles(styles), how + _mixture(draws), 4)
 
 
-@rc_context(STYLE)
+@styled
 def context_slopes(
     draws: Draws, rises: Mapping[tuple[str, str], float] | None = None, *, axes: Given = None
 ) -> NDArray[Any]:
@@ -102,28 +88,16 @@ def context_slopes(
 
     Parameters
     ----------
-    draws : Draws
     rises : mapping of (model, gpu) to float, optional
         Published rises of the step from the shortest to the longest context, ms.
-    axes : Axes or sequence of Axes, optional
-        As many as there are GPUs.
-
-    Returns
-    -------
-    array of Axes, shape (gpu,)
-
-    Raises
-    ------
-    ValueError
-        There are fewer axes than panels.
     """
     cells, styles, rises = draws.cells, model_styles(draws.cells.models), rises or {}
     columns, faint = (3, 0.15) if len(cells.models) <= 5 else (2, 0.06)
-    panels, own = panels_of(axes, len(cells.gpus), columns=min(len(cells.gpus), columns), height=4.4)
+    sheet = Sheet.of(axes, len(cells.gpus), columns=min(len(cells.gpus), columns), height=4.4)
     batches: dict[str, set[float]] = {gpu: set() for gpu in cells.gpus}
     ticks: set[float] = set()
     for model, gpu, mask in draws.pairs():
-        ax, (colour, marker) = panels[cells.gpus.index(gpu)], styles[model]
+        ax, (colour, marker) = sheet.panels[cells.gpus.index(gpu)], styles[model]
         batch, tokens, (step, mean) = _largest_batch(*_summaries(draws, mask, draws.step_ms, draws.mean_ms))
         batches[gpu].add(batch)
         ticks.update(tokens.tolist())
@@ -138,7 +112,7 @@ def context_slopes(
             ax.plot(*end, zorder=4, **PUBLISHED)
             ax.annotate(f"{rises[model, gpu]:+.1f}", end, (8, 0), textcoords="offset points", va="center", size=9)
     shown = spread_ticks(sorted(ticks))
-    for ax, gpu in zip(panels, cells.gpus, strict=True):
+    for ax, gpu in zip(sheet.panels, cells.gpus, strict=True):
         sizes = [f"{size:g}" for size in sorted(batches[gpu])]
         ax.set_title(f"{gpu}, B = {sizes[0]}" if len(sizes) == 1 else f"{gpu}, largest B ({', '.join(sizes)})")
         ax.set_xscale("log", base=2)
@@ -153,9 +127,8 @@ def context_slopes(
         handles.append(published_handle("published rise above the shortest context, ms"))
     kind = _kind(draws)
     points = f", posterior mean; {INTERVALS}" if kind == "imputed" else "; bands: credible intervals"
-    legend(panels, own, handles, f"Points: {kind} step{points}.{_mixture(draws)}", columns=3)
-    heading(panels, own, f"{kind.capitalize()} step against context at the largest batch", draws.label)
-    return np.array(panels)
+    title = f"{kind.capitalize()} step against context at the largest batch"
+    return sheet.finish(title, draws.label, handles, f"Points: {kind} step{points}.{_mixture(draws)}")
 
 
 def _kind(draws: Draws) -> str:
@@ -173,31 +146,25 @@ def _used(names: NDArray[np.str_]) -> list[str]:
     return list(dict.fromkeys(names.tolist()))
 
 
-def _summary(values: Array, weight: Array) -> dict[str, Any]:
-    """Weighted mean of each column, (low, high) of each level, sum of weights: arrays (cell,).
-
-    One row: the numbers themselves.
-    """
-    if len(values) == 1:
-        weight = np.ones(1)
-    probabilities = [q for level in LEVELS for q in tails(level)]
-    found = np.array([weighted_quantiles(column, weight, probabilities) for column in values.T])
-    bounds = {str(level): (found[:, 2 * i], found[:, 2 * i + 1]) for i, level in enumerate(LEVELS)}
-    return {
-        "mean": np.average(values, axis=0, weights=weight),
-        "share": np.full(values.shape[1], weight.sum()),
-        **bounds,
-    }
+def _summary(columns: Sequence[Array], weights: Sequence[Array]) -> dict[str, Any]:
+    """Weighted mean, sum of weights and (low, high) of each level of each column: arrays (cell,)."""
+    weights = [weight if len(column) > 1 else np.ones(1) for column, weight in zip(columns, weights, strict=True)]
+    both = list(zip(columns, weights, strict=True))
+    ends = np.array([weighted_quantiles(*one, [q for level in LEVELS for q in tails(level)]) for one in both]).T
+    bounds = {str(level): (ends[2 * i], ends[2 * i + 1]) for i, level in enumerate(LEVELS)}
+    mean = np.array([np.average(column, weights=weight) for column, weight in both])
+    return {"mean": mean, "share": np.array([weight.sum() for weight in weights]), **bounds}
 
 
 def _summaries(draws: Draws, mask: NDArray[np.bool_], *values: Array) -> tuple[Array, Array, list[dict[str, Any]]]:
-    """Batch, context and the summary of each of `values` by cell; imputed grids may differ in their axes.
+    """Batch, context and the summary of each of `values` by cell.
 
-    Where they do, a cell is a (batch, context), summarised over the draws whose grid holds it.
+    Where imputed grids differ in their axes, a cell is a (batch, context), over the draws whose grid holds it.
     """
     if len(draws.batch) == 1:
-        found = [_summary(v[:, mask], draws.weight) for v in values]
-        return draws.batch[0, mask], draws.context[0, mask], found
+        batch, context = draws.batch[0, mask], draws.context[0, mask]
+        every = [draws.weight] * len(batch)
+        return batch, context, [_summary(list(v[:, mask].T), every) for v in values]
     grids, member = np.unique((draws.batch + 1j * draws.context)[:, mask], axis=0, return_inverse=True)
     places: dict[complex, list[tuple[NDArray[np.int64], int]]] = {}
     for g, grid in enumerate(grids):
@@ -205,15 +172,10 @@ def _summaries(draws: Draws, mask: NDArray[np.bool_], *values: Array) -> tuple[A
         for column, key in enumerate(grid.tolist()):
             places.setdefault(key, []).append((rows, column))
     weights = [np.concatenate([draws.weight[rows] for rows, _ in held]) for held in places.values()]
-    out = []
-    for v in values:
-        drawn = v[:, mask]
-        columns = [np.concatenate([drawn[rows, c] for rows, c in held])[:, None] for held in places.values()]
-        parts = [_summary(column, weight) for column, weight in zip(columns, weights, strict=True)]
-        bounds = {str(q): tuple(np.concatenate([p[str(q)][i] for p in parts]) for i in (0, 1)) for q in LEVELS}
-        out.append({name: np.concatenate([p[name] for p in parts]) for name in ("mean", "share")} | bounds)
+    drawn = [v[:, mask] for v in values]
+    columns = [[np.concatenate([d[rows, c] for rows, c in held]) for held in places.values()] for d in drawn]
     axes = np.array(list(places))
-    return axes.real, axes.imag, out
+    return axes.real, axes.imag, [_summary(own, weights) for own in columns]
 
 
 def _largest_batch(batch: Array, context: Array, found: Sequence[Mapping[str, Any]]) -> tuple[float, Array, list[Any]]:
@@ -247,9 +209,8 @@ def _cloud(ax: Axes, draws: Draws, mask: NDArray[np.bool_], predicted: Array, co
     _, _, (x, y) = _summaries(draws, mask, predicted, draws.step_ms)
     ax.hlines(y["mean"], *x["90"], color=colour, lw=0.8, alpha=0.6)
     ax.vlines(x["mean"], *y["90"], color=colour, lw=0.8, alpha=0.6)
-    ax.plot(
-        x["mean"], y["mean"], marker=marker, color=colour, ls="none", ms=5.5, mec=colour if marker == "x" else "white"
-    )
+    edge = colour if marker == "x" else "white"
+    ax.plot(x["mean"], y["mean"], marker=marker, color=colour, ls="none", ms=5.5, mec=edge)
 
 
 def _diagonal(ax: Axes) -> None:
@@ -260,16 +221,13 @@ def _diagonal(ax: Axes) -> None:
         low, high = 0.0, 1.0
     if low > 0 and high > 8 * low:
         limits = (low / 1.15, high * 1.15)
-        for axis, scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
-            scale("log")
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_formatter(NullFormatter())
+        ax.set(xscale="log", yscale="log")
+        for axis in (ax.xaxis, ax.yaxis):
+            plain_log(axis)
     else:
+        limits = (low - 0.05 * (high - low), high + 0.05 * (high - low))
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(6))
-        limits = (low - 0.05 * (high - low), high + 0.05 * (high - low))
     ax.plot(limits, limits, color=GREY, lw=1, zorder=1)
-    ax.set_xlim(*limits)
-    ax.set_ylim(*limits)
+    ax.set(xlim=limits, ylim=limits)
     ax.grid(visible=True)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -18,19 +17,17 @@ from rooffloor.validate.presentation.figures.style import (
     GREY,
     LINES,
     MARKERS,
-    STYLE,
     WIDTHS,
     Array,
     Given,
     Rows,
-    heading,
-    legend,
+    Sheet,
     model_styles,
-    panels_of,
+    styled,
 )
 
 
-@rc_context(STYLE)
+@styled
 def margins(
     h1: Mapping[str, Any], label: str, margin: float, *, probability: float = 0.95, axes: Given = None
 ) -> NDArray[Any]:
@@ -39,34 +36,21 @@ def margins(
     Parameters
     ----------
     h1 : mapping
-        The report's `hypotheses["H1"]`; one panel per family.
-    label : str
-        What the data are.
+        The report's `hypotheses["H1"]`; one panel per family, one where H1 was not tested.
     margin : float
         The stated margin, percentage points of MAPE.
     probability : float
         Decision limit; a verdict is refuted below 1 - `probability`.
-    axes : Axes or sequence of Axes, optional
-        As many as there are families, one where H1 was not tested.
-
-    Returns
-    -------
-    array of Axes, shape (family,)
-
-    Raises
-    ------
-    ValueError
-        There are fewer axes than panels.
     """
     families: Rows = h1.get("families", [])
     count = max(1, len(families))
-    panels, own = panels_of(axes, count, columns=min(count, 3), height=4.2 if count < 4 else 3.1)
+    sheet = Sheet.of(axes, count, columns=min(count, 3), height=4.2 if count < 4 else 3.1)
     gpus = list(dict.fromkeys(sku["gpu"] for family in families for sku in family["per_sku"]))
     styles = {gpu: (COLOURS[i % 10], LINES[i % 5], MARKERS[i % 11]) for i, gpu in enumerate(gpus)}
     if not families:
-        words = textwrap.fill(" ".join(h1["sentences"]), 70)
-        panels[0].text(0.5, 0.5, words, ha="center", va="center", transform=panels[0].transAxes)
-    for ax, family in zip(panels, families, strict=False):
+        first, words = sheet.panels[0], textwrap.fill(" ".join(h1["sentences"]), 70)
+        first.text(0.5, 0.5, words, ha="center", va="center", transform=first.transAxes)
+    for ax, family in zip(sheet.panels, families, strict=False):
         points = [p["margin"] for p in family["margins"]]
         for sku in family["per_sku"]:
             colour, line, marker = styles[sku["gpu"]]
@@ -76,14 +60,12 @@ def margins(
         ax.plot(margin, family["probability"]["value"], color=BLACK, marker="o", ms=7)
         ax.plot(margin, family["absolute_probability"]["value"], color=BLACK, marker="o", mfc="white", ms=7)
         ax.set_title(f"{family['family']}: {family['verdict']}")
-    for ax in panels:
+    for ax in sheet.panels:
         ax.axvline(margin, color=GREY, ls=":", lw=1.5, zorder=0)
         for level in (probability, 1 - probability):
             ax.axhline(level, color=GREY, lw=1, zorder=0)
-        ax.set_xlim(-0.1, 5.1)
-        ax.set_ylim(-0.03, 1.03)
-        ax.set_xlabel("margin (points of MAPE)")
-        ax.set_ylabel("posterior probability")
+        ax.set(xlim=(-0.1, 5.1), ylim=(-0.03, 1.03))
+        ax.set(xlabel="margin (points of MAPE)", ylabel="posterior probability")
     handles = [
         Line2D([], [], color=colour, ls=line, lw=1.8, marker=marker, label=gpu)
         for gpu, (colour, line, marker) in styles.items()
@@ -96,24 +78,17 @@ def margins(
         "Curves: probability that the residual MAPE exceeds the anchor's by less than the margin. Grey lines: supported"
         f" from {probability:g}, refuted up to {1 - probability:.2g}; the verdict takes the lower pooled circle."
     )
-    legend(panels, own, handles, how, columns=3)
-    heading(panels, own, "Transfer within the class (H1) as a function of the margin", label)
-    return np.array(panels)
+    return sheet.finish("Transfer within the class (H1) as a function of the margin", label, handles, how)
 
 
-@rc_context(STYLE)
+@styled
 def power(rates: Any, *, ax: Axes | None = None) -> Axes:
     """How often H1 is supported or refuted against the true difference, three GPUs, by simulation.
 
     Parameters
     ----------
     rates : Rates
-        Of `simulation.hypotheses`.
-    ax : Axes, optional
-
-    Returns
-    -------
-    Axes
+        Error rates by simulation.
 
     Raises
     ------
@@ -121,29 +96,21 @@ def power(rates: Any, *, ax: Axes | None = None) -> Axes:
         No such scenario was simulated.
     """
     rows = rates.table
-    rows = rows[
-        (rows["test"] == "H1") & (rows["gpus"] == 3) & (rows["mechanism"] == "leftover") & (rows["leftover"] > 0)
-    ]
-    rows = rows[rows["between"] == 1.0].sort_values("difference")
+    rows = rows[(rows["test"] == "H1") & (rows["gpus"] == 3) & (rows["mechanism"] == "leftover")]
+    rows = rows[(rows["leftover"] > 0) & (rows["between"] == 1.0)].sort_values("difference")
     if not len(rows):
         raise ValueError("no simulated study of H1 on three GPUs to draw")
-    (ax,), own = panels_of(ax, 1, height=4.6)
+    sheet = Sheet.of(ax, height=4.6)
+    (ax,) = sheet.panels
     wanted = {
         "supported": ("supported", COLOURS[0], "o"),
         "refuted": ("refuted", COLOURS[1], "s"),
         "t, K-1 df": ("t-test over GPUs, p < 0.05", GREY, "^"),
     }
     for quantity, (name, colour, marker) in wanted.items():
-        own_rows = rows[rows["quantity"] == quantity]
-        ax.errorbar(
-            own_rows["difference"],
-            100 * own_rows["rate"],
-            yerr=200 * own_rows["se"],
-            color=colour,
-            marker=marker,
-            label=name,
-            capsize=2,
-        )
+        own = rows[rows["quantity"] == quantity]
+        x, y, reach = own["difference"], 100 * own["rate"], 200 * own["se"]
+        ax.errorbar(x, y, yerr=reach, color=colour, marker=marker, label=name, capsize=2)
     ax.axvline(2.0, color=BLACK, lw=1, ls="--")
     ax.text(2.05, 97, "margin", va="top", size=9)
     ax.axhline(5, color=GREY, lw=0.8, ls=":")
@@ -151,11 +118,11 @@ def power(rates: Any, *, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("true residual MAPE of the family less the anchor's (points)")
     ax.set_ylabel("share of simulated studies (percent)")
     ax.legend(loc=(0.62, 0.74), frameon=False)
-    heading([ax], own, "Size and power of H1, three GPUs that differ by 1 point (sd)", "simulated; bars: 2 se")
+    sheet.finish("Size and power of H1, three GPUs that differ by 1 point (sd)", "simulated; bars: 2 se")
     return ax
 
 
-@rc_context(STYLE)
+@styled
 def joint(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     """Joint posterior of offset and slope of each pair that H3 judges: ellipses of 50 and 90 %.
 
@@ -166,41 +133,27 @@ def joint(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     rows : list of mappings
         `per_sku` of the report's `hypotheses["H3"]`; pairs that do not diverge, or whose T_gpu does not vary, are left
         out.
-    label : str
-        What the data are.
-    axes : sequence of Axes, optional
-        Two.
-
-    Returns
-    -------
-    array of Axes, shape (2,)
-
-    Raises
-    ------
-    ValueError
-        No pair is left to draw, or there are fewer than two axes.
     """
     judged = [row for row in rows if row["verdict"] != "not tested" and row["offset_slope"] is not None]
-    names = [f"{row['model']} on {row['gpu']}" for row in judged]
-    styles = model_styles(names)
     if not judged:
         raise ValueError("nothing to draw: H3 judges no pair whose T_gpu varies")
-    panels, own = panels_of(axes, 2, columns=2, height=4.4)
-    for row, name in zip(judged, names, strict=True):
-        found, (colour, marker) = row["offset_slope"], styles[name]
+    styles = model_styles([f"{row['model']} on {row['gpu']}" for row in judged])
+    sheet = Sheet.of(axes, 2, columns=2, height=4.4)
+    for row, (colour, marker) in zip(judged, styles.values(), strict=True):
+        found = row["offset_slope"]
         mean, covariance = np.array(found["mean"]), np.array(found["covariance"])
         lever = np.array([[1.0, found["mean_gpu_ms"]], [0.0, 1.0]])
         shifted = lever @ mean - [found["mean_gpu_ms"], 0.0], lever @ covariance @ lever.T
-        for ax, (at, spread) in zip(panels, ((mean, covariance), shifted), strict=True):
+        for ax, (at, spread) in zip(sheet.panels, ((mean, covariance), shifted), strict=True):
             for level in LEVELS:
                 ax.plot(*_ellipse(at, spread, level / 100), color=colour, lw=0.5 * WIDTHS[str(level)] + 0.5)
             ax.plot(*at, marker=marker, color=colour, ms=6)
-    for ax, where in zip(panels, ("T_gpu = 0", "mean T_gpu"), strict=True):
+    for ax, where in zip(sheet.panels, ("T_gpu = 0", "mean T_gpu"), strict=True):
         ax.axhline(1.0, color=GREY, lw=1, zorder=0)
         ax.set_xlabel(f"offset at {where}, less the anchor's floor (ms)")
         ax.set_ylabel("slope of the step on T_gpu")
         ax.xaxis.set_major_locator(MaxNLocator(6))
-    panels[0].axvline(0.0, color=GREY, lw=1.3, ls=":", zorder=0)
+    sheet.panels[0].axvline(0.0, color=GREY, lw=1.3, ls=":", zorder=0)
     handles = [
         Line2D([], [], color=colour, marker=marker, label=f"{name}: cos² {row['offset_slope']['cos2']:.2f}")
         for row, (name, (colour, marker)) in zip(judged, styles.items(), strict=True)
@@ -211,9 +164,7 @@ def joint(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
         "Thick and thin ellipses: 50 % and 90 % of the normal distribution with the posterior's mean and covariance; "
         "no marginal intervals. cos² of 1: offset and slope cannot be told apart."
     )
-    legend(panels, own, handles, how, columns=3)
-    heading(panels, own, "Offset and slope of the models that diverge (H3)", label)
-    return np.array(panels)
+    return sheet.finish("Offset and slope of the models that diverge (H3)", label, handles, how)
 
 
 def _ellipse(mean: Array, covariance: Array, share: float) -> Array:

@@ -3,35 +3,25 @@
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from rooffloor.validate.presentation.figures.style import BLACK, COLOURS, GREY, STYLE, heading, panels_of
+from rooffloor.validate.presentation.figures.style import BLACK, COLOURS, GREY, Sheet, styled
+
+GOALS = {
+    "floor": "floor known to ± (ms, 90 % interval)",
+    "shape": "slope known to ± (percent, 90 % interval)",
+    "overlap": "probability of telling the structure",
+}
 
 
-@rc_context(STYLE)
+@styled
 def plan(found: Any, *, ax: Axes | None = None) -> Axes:
-    """What is expected of a plan against the number of cells, beside as many random cells.
-
-    Parameters
-    ----------
-    found : Plan
-        Of `plan.plan`.
-    ax : Axes, optional
-
-    Returns
-    -------
-    Axes
-    """
-    (ax,), own = panels_of(ax, 1, height=4.4)
+    """What is expected of a plan (`Plan`) against the number of cells, beside as many random cells."""
+    sheet = Sheet.of(ax, height=4.4)
+    (ax,) = sheet.panels
     count = np.arange(len(found.cells) + 1)
     scale = 100.0 if found.goal == "shape" else 1.0
-    label = {
-        "floor": "floor known to ± (ms, 90 % interval)",
-        "shape": "slope known to ± (percent, 90 % interval)",
-        "overlap": "probability of telling the structure",
-    }[found.goal]
     random = scale * np.array([found.before, *found.random])
     planned = scale * np.array([found.before, *(cell.expected for cell in found.cells)])
     ax.plot(count, random, color=GREY, marker="s", mfc="white", ls="--", label="random cells, mean")
@@ -55,7 +45,7 @@ def plan(found: Any, *, ax: Axes | None = None) -> Axes:
     ax.set(xlim=(first, len(found.cells) + 0.4), ylim=(low, high))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     before = f"; before: {planned[0]:.2g}" if first > 0 else ""
-    ax.set(xlabel=f"further cells (batch, context){before}", ylabel=label)
+    ax.set(xlabel=f"further cells (batch, context){before}", ylabel=GOALS[found.goal])
     ax.legend(loc="best")
-    heading([ax], own, f"{found.model} on {', '.join(found.gpus)}: what further cells tell", "expected, not measured")
+    sheet.finish(f"{found.model} on {', '.join(found.gpus)}: what further cells tell", "expected, not measured")
     return ax

@@ -4,29 +4,27 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from rooffloor.validate.presentation.figures.style import (
     COLOURS,
     GREY,
     MARKERS,
-    STYLE,
     WIDTHS,
     Given,
     Rows,
-    heading,
-    legend,
-    panels_of,
+    Sheet,
+    plain_log,
     spread_ticks,
+    styled,
 )
 
 
-@rc_context(STYLE)
+@styled
 def prediction(
     rows: Rows, label: str, against: str = "batch", *, step: str = "measured", ax: Axes | None = None
 ) -> Axes:
@@ -41,11 +39,6 @@ def prediction(
     against : {"batch", "context"}
     step : {"measured", "mean"}
         The step that a measurement would show, or the mean step.
-    ax : Axes, optional
-
-    Returns
-    -------
-    Axes
 
     Raises
     ------
@@ -55,7 +48,8 @@ def prediction(
     pairs = _pairs(rows)
     if len(pairs) > len(COLOURS):
         raise ValueError(f"one panel shows at most {len(COLOURS)} models x GPUs, got {len(pairs)}")
-    (ax,), own = panels_of(ax, 1, height=5.4)
+    sheet = Sheet.of(ax, height=5.4)
+    (ax,) = sheet.panels
     others = _few({row[_other(against)] for row in rows}, max(1, min(3, len(COLOURS) // len(pairs))))
     curves = [(pair, other) for pair in pairs for other in others]
     for at, (pair, other) in enumerate(curves):
@@ -65,36 +59,26 @@ def prediction(
         Line2D([], [], color=COLOURS[at], marker=MARKERS[at], label=f"{model} on {gpu}, {_other(against)} {other}")
         for at, ((model, gpu), other) in enumerate(curves)
     ]
-    legend([ax], own, [*handles, *_band_handles(rows)], _bands_caption(step), columns=3)
-    heading([ax], own, f"Predicted decode step against {against}", label)
+    handles += _band_handles(rows)
+    sheet.finish(f"Predicted decode step against {against}", label, handles, _bands_caption(step))
     return ax
 
 
-@rc_context(STYLE)
+@styled
 def predictions(rows: Rows, label: str, *, step: str = "measured", axes: Given = None) -> NDArray[Any]:
     """`prediction` with a row of panels per model and GPU: against batch, and against context where there are several.
-
-    Parameters
-    ----------
-    rows, label, step
-        As in `prediction`.
-    axes : Axes or sequence of Axes, optional
-
-    Returns
-    -------
-    array of Axes, shape (panel,)
 
     Raises
     ------
     ValueError
-        Nothing is predicted, there are more than 12 models x GPUs, or fewer axes than panels.
+        Nothing is predicted, or there are more than 12 models x GPUs.
     """
     pairs = _pairs(rows)
     if len(pairs) > 12:
         raise ValueError(f"one figure shows at most 12 models x GPUs, got {len(pairs)}")
     kinds = [kind for kind in ("batch", "context") if len({row[kind] for row in rows}) > 1] or ["batch"]
-    panels, own = panels_of(axes, len(pairs) * len(kinds), columns=len(kinds), height=3.6)
-    for at, ax in enumerate(panels):
+    sheet = Sheet.of(axes, len(pairs) * len(kinds), columns=len(kinds), height=3.6)
+    for at, ax in enumerate(sheet.panels):
         pair, against = pairs[at // len(kinds)], kinds[at % len(kinds)]
         others = _few({row[_other(against)] for row in rows}, 3)
         for k, other in enumerate(others):
@@ -107,9 +91,7 @@ def predictions(rows: Rows, label: str, *, step: str = "measured", axes: Given =
         ]
         ax.legend(handles=named, loc="upper left", ncols=3, columnspacing=1.2, borderaxespad=0.1)
         ax.set_ylim(top=ax.get_ylim()[1] * (1.6 if ax.get_yscale() == "log" else 1.15))
-    legend(panels, own, _band_handles(rows), _bands_caption(step), columns=4)
-    heading(panels, own, "Predicted decode steps", label)
-    return np.array(panels)
+    return sheet.finish("Predicted decode steps", label, _band_handles(rows), _bands_caption(step), 4)
 
 
 def _pairs(rows: Rows) -> list[tuple[str, str]]:
@@ -178,9 +160,7 @@ def _predicted_axes(ax: Axes, rows: Rows, against: str, step: str) -> None:
     low, high = ax.dataLim.intervaly
     if low > 0 and high > 8 * low:
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+        plain_log(ax.yaxis)
     else:
         ax.set_ylim(0, None)
     ax.set_ylabel("predicted step (ms)" if step == "measured" else "predicted mean step (ms)")

@@ -2,10 +2,9 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -17,19 +16,17 @@ from rooffloor.validate.presentation.figures.style import (
     GREY,
     INTERVALS,
     PUBLISHED,
-    STYLE,
     Given,
     Rows,
+    Sheet,
     draw_interval,
-    heading,
-    legend,
     name_rows,
     names_of,
-    panels_of,
     published_handle,
+    styled,
 )
 
-_PARTS = {
+PARTS = {
     "weights": ("weights", COLOURS[0]),
     "kv": ("KV cache", COLOURS[9]),
     "other": ("other kernels", COLOURS[2]),
@@ -38,7 +35,7 @@ _PARTS = {
 }
 
 
-@rc_context(STYLE)
+@styled
 def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     """Raw and residual MAPE of every model, one panel per GPU and one for the pooled means.
 
@@ -46,25 +43,12 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
     ----------
     table : list of mappings
         Rows of the report's `table`, percent.
-    label : str
-        What the data are: `Draws.label`.
-    axes : Axes or sequence of Axes, optional
-        As many as there are GPUs (with "pooled") in the table.
-
-    Returns
-    -------
-    array of Axes, shape (gpu,)
-
-    Raises
-    ------
-    ValueError
-        The table is empty, or there are fewer axes than panels.
     """
     models, gpus = names_of(table, "model"), sorted(names_of(table, "gpu"), key="pooled".__eq__)
     columns = min(len(gpus), 4)
-    panels, own = panels_of(axes, len(gpus), columns=columns, height=1.9 + 0.62 * len(models))
+    sheet = Sheet.of(axes, len(gpus), columns=columns, height=1.9 + 0.62 * len(models))
     kinds = {"raw": (COLOURS[0], "o", -0.21), "residual": (COLOURS[1], "s", 0.21)}
-    for i, (ax, gpu) in enumerate(zip(panels, gpus, strict=True)):
+    for i, (ax, gpu) in enumerate(zip(sheet.panels, gpus, strict=True)):
         for at, model in enumerate(models):
             row = next((r for r in table if r["model"] == model and r["gpu"] == gpu), None)
             if row is None:
@@ -83,8 +67,8 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
         name_rows(ax, [""] * len(models) if i % columns else models)
         for edge in np.arange(0.5, len(models) - 1):
             ax.axhline(edge, color="0.85", lw=0.8)
-    high = max(ax.get_xlim()[1] for ax in panels)
-    for ax in panels:
+    high = max(ax.get_xlim()[1] for ax in sheet.panels)
+    for ax in sheet.panels:
         ax.set_xlim(0, high)
     handles = [
         Line2D([], [], color=colour, marker=marker, mfc=face, ls="none", label=f"{kind} MAPE, {estimand}")
@@ -94,12 +78,10 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
     how = f"Points: posterior mean; {INTERVALS}. Raw: without a floor; residual: with the anchor's floor of that GPU."
     if any(value is not None for row in table for value in (row["published"] or {}).values()):
         handles.append(published_handle())
-    legend(panels, own, handles, how, columns=3)
-    heading(panels, own, "Two-number report: raw and residual MAPE", label)
-    return np.array(panels)
+    return sheet.finish("Two-number report: raw and residual MAPE", label, handles, how)
 
 
-@rc_context(STYLE)
+@styled
 def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     """Forest plot of the floors, ms, by GPU; the study's own self-floors beside the model's.
 
@@ -109,18 +91,6 @@ def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None)
         The report's `floors["by_class"]` or `floors["by_model"]`.
     self_floors : list of mappings
         The report's `floors["self_floors"]`; a model that `rows` lacks gets a row of its own.
-    label : str
-        What the data are.
-    ax : Axes, optional
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    ValueError
-        There are no floors.
     """
     own_floor = {(r["gpu"], r["model"]): r for r in self_floors}
     found = {(r["gpu"], r.get("class") or r["model"]): r["floor"] for r in rows}
@@ -129,7 +99,8 @@ def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None)
     entries: list[tuple[str, str | None]] = []
     for gpu in gpus:
         entries += [(gpu, None), *(key for key in (*found, *alone) if key[0] == gpu)]
-    (ax,), own = panels_of(ax, 1, height=1.9 + 0.3 * len(entries))
+    sheet = Sheet.of(ax, height=1.9 + 0.3 * len(entries))
+    (ax,) = sheet.panels
     ax.axvline(0, color=BLACK, lw=1)
     for at, (gpu, name) in enumerate(entries):
         if name is None:
@@ -147,12 +118,11 @@ def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None)
     if self_floors:
         handles.append(Line2D([], [], color=BLACK, marker="s", mfc="white", ls="none", label="the study's reading"))
         handles.append(published_handle("published self-floor"))
-    legend([ax], own, handles, f"Points: posterior mean; {INTERVALS}.", columns=3)
-    heading([ax], own, "Floors by GPU", label)
+    sheet.finish("Floors by GPU", label, handles, f"Points: posterior mean; {INTERVALS}.")
     return ax
 
 
-@rc_context(STYLE)
+@styled
 def breakdown(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     """What the mean step of each cell group is made of, ms: stacked bars, one panel per GPU.
 
@@ -160,27 +130,14 @@ def breakdown(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     ----------
     rows : list of mappings
         The report's `breakdown`. Negative parts are hatched and stacked to the left of zero.
-    label : str
-        What the data are.
-    axes : Axes or sequence of Axes, optional
-        As many as there are GPUs.
-
-    Returns
-    -------
-    array of Axes, shape (gpu,)
-
-    Raises
-    ------
-    ValueError
-        There are no rows, or fewer axes than panels.
     """
     gpus, entries = names_of(rows, "gpu"), list[tuple[str, str | None]]()
     for model in names_of(rows, "model"):
         entries += [(model, None), *dict.fromkeys((model, r["group"]) for r in rows if r["model"] == model)]
     place = {entry: at for at, entry in enumerate(entries)}
     columns = min(len(gpus), 3)
-    panels, own = panels_of(axes, len(gpus), columns=columns, height=2.1 + 0.36 * len(entries))
-    for i, (ax, gpu) in enumerate(zip(panels, gpus, strict=True)):
+    sheet = Sheet.of(axes, len(gpus), columns=columns, height=2.1 + 0.36 * len(entries))
+    for i, (ax, gpu) in enumerate(zip(sheet.panels, gpus, strict=True)):
         ax.axvline(0, color=BLACK, lw=1)
         for row in (r for r in rows if r["gpu"] == gpu):
             _bar(ax, row, place[row["model"], row["group"]])
@@ -188,31 +145,28 @@ def breakdown(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
         ax.set_xlabel("mean step (ms)")
         names = [textwrap.fill(group or model, 24) for model, group in entries]
         name_rows(ax, [""] * len(names) if i % columns else names, bold=[group is None for _, group in entries])
-    low, high = min(ax.get_xlim()[0] for ax in panels), max(ax.get_xlim()[1] for ax in panels)
-    for ax in panels:
-        ax.set_xlim(low, high)
-    handles: list[Line2D | Patch] = [Patch(fc=colour, ec="white", label=name) for name, colour in _PARTS.values()]
+    limits = np.array([ax.get_xlim() for ax in sheet.panels])
+    for ax in sheet.panels:
+        ax.set_xlim(limits.min(), limits.max())
+    handles: list[Line2D | Patch] = [Patch(fc=colour, ec="white", label=name) for name, colour in PARTS.values()]
     handles.append(Patch(fc="white", ec=GREY, hatch="////", label="negative part (left of zero)"))
     handles.append(Line2D([], [], color=BLACK, marker="d", lw=1.3, label="step, 90 % interval"))
     handles.append(Line2D([], [], color=BLACK, marker="|", lw=1.3, label="floor's end, 90 % interval"))
-    legend(panels, own, handles, "Bars: posterior mean of each part; whiskers: 90 % credible intervals.", columns=4)
-    heading(panels, own, "What a decode step is made of", label)
-    return np.array(panels)
+    how = "Bars: posterior mean of each part; whiskers: 90 % credible intervals."
+    return sheet.finish("What a decode step is made of", label, handles, how, 4)
 
 
 def _bar(ax: Axes, row: Mapping[str, Any], at: int) -> None:
     """One stacked bar: positive parts to the right of zero, negative ones hatched to the left."""
-    ends: dict[Literal["right", "left"], float] = {"right": 0.0, "left": 0.0}
-    for part, (_, colour) in _PARTS.items():
-        value = row["parts"][part]["value"]
+    ends = {"right": 0.0, "left": 0.0}
+    for part, (_, colour) in PARTS.items():
+        value, intervals = row["parts"][part]["value"], row["parts"][part]["intervals"]
         if value is None:
             continue
-        side: Literal["right", "left"] = "left" if value < 0 else "right"
-        ax.barh(at, value, 0.74, left=ends[side], color=colour, ec="white", lw=0.6, hatch="////" if value < 0 else None)
-        if part == "floor" and "90" in row["parts"][part]["intervals"]:
-            _whisker(
-                ax, [ends[side] + v for v in row["parts"][part]["intervals"]["90"]], ends[side] + value, at + 0.2, "|"
-            )
+        side, hatch = ("left", "////") if value < 0 else ("right", None)
+        ax.barh(at, value, 0.74, left=ends[side], color=colour, ec="white", lw=0.6, hatch=hatch)
+        if part == "floor" and "90" in intervals:
+            _whisker(ax, [ends[side] + v for v in intervals["90"]], ends[side] + value, at + 0.2, "|")
         ends[side] += value
     if row["step"]["value"] is not None:
         _whisker(ax, row["step"]["intervals"].get("90"), row["step"]["value"], at - 0.14, "d")

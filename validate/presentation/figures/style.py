@@ -1,18 +1,23 @@
-"""What all figures share: colours, axes, legends, headings.
+"""What all figures share: colours, panels, legends, headings.
 
-Every figure shows the numbers of the report's parts (report.json) or of `Draws`, and nothing else. Its function takes
-`ax` or `axes` to draw on and returns them. Without, it makes a figure 10 inches (1200 px) wide that pyplot does not
-know: `report.floors(...).figure.savefig(path)`; in a notebook, end the cell with `.figure`. Estimates are the mappings
-of `Estimate.data`; published numbers are open diamonds; every figure names its data.
+Every figure shows the numbers of the report's parts (report.json) or of `Draws`, and nothing else; `label` names what
+the data are. Its function takes `ax` or `axes` to draw on, as many as there are panels, and returns them: one, or an
+array (panel,). Without, it makes a figure 10 inches (1200 px) wide that pyplot does not know:
+`report.floors(...).figure.savefig(path)`; in a notebook, end the cell with `.figure`. It raises ValueError where there
+are fewer axes than panels, or nothing to draw. Estimates are the mappings of `Estimate.data`; published numbers are
+open diamonds.
 """
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import seaborn
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -22,19 +27,21 @@ type Rows = Sequence[Mapping[str, Any]]
 type Given = Axes | Sequence[Axes] | NDArray[Any] | None
 type Array = NDArray[np.float64]
 
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 10.5,
-    "legend.fontsize": 9.5,
-    "legend.title_fontsize": 9.5,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": "0.9",
-    "hatch.linewidth": 0.6,
-    "text.parse_math": False,  # a model may be called anything
-}
+styled = rc_context(
+    {
+        "font.size": 10,
+        "axes.titlesize": 10.5,
+        "legend.fontsize": 9.5,
+        "legend.title_fontsize": 9.5,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "grid.color": "0.9",
+        "hatch.linewidth": 0.6,
+        "text.parse_math": False,  # a model may be called anything
+    }
+)
 COLOURS = tuple(seaborn.color_palette("colorblind").as_hex())
 MARKERS = "osD^vP*X<>h"
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -44,39 +51,47 @@ INTERVALS = "thick and thin bars: 50 % and 90 % credible intervals"
 PUBLISHED: dict[str, Any] = {"marker": "D", "mfc": "none", "mec": BLACK, "mew": 1.3, "ms": 7, "ls": "none"}
 
 
-def panels_of(given: Given, count: int, *, columns: int = 1, height: float) -> tuple[list[Axes], bool]:
-    """The axes to draw on, and whether the figure is ours."""
-    if given is None:
-        rows = -(-count // columns)
-        figure = Figure(figsize=(10, 0.9 + height * rows), dpi=120, layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False).flat
-        for spare in grid[count:]:
-            spare.remove()
-        return list(grid[:count]), True
-    axes = list(np.atleast_1d(np.asarray(given, dtype=object)))
-    if len(axes) < count:
-        raise ValueError(f"this figure has {count} panels, got {len(axes)} axes")
-    return axes[:count], False
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """The panels to draw on, and whether the figure around them is ours."""
 
+    panels: list[Axes]
+    own: bool
 
-def heading(panels: Sequence[Axes], own: bool, title: str, label: str) -> None:
-    """Title of the figure, with the label of the data."""
-    text = f"{title}\n{textwrap.fill(f'Data: {label}', 105)}"
-    figure = panels[0].figure
-    if own and isinstance(figure, Figure):
-        figure.suptitle(text, x=0.01, ha="left", weight="bold", size=11.5)
-    else:
-        panels[0].set_title("\n".join(filter(None, (text, panels[0].get_title()))))
+    @classmethod
+    def of(cls, given: Given, count: int = 1, *, columns: int = 1, height: float) -> "Sheet":
+        """As many of the given axes as there are panels, or a figure of our own with rows of so many inches."""
+        if given is None:
+            rows = -(-count // columns)
+            figure = Figure(figsize=(10, 0.9 + height * rows), dpi=120, layout="constrained")
+            grid = figure.subplots(rows, columns, squeeze=False).flat
+            for spare in grid[count:]:
+                spare.remove()
+            return cls(list(grid[:count]), True)
+        axes = list(np.atleast_1d(np.asarray(given, dtype=object)))
+        if len(axes) < count:
+            raise ValueError(f"this figure has {count} panels, got {len(axes)} axes")
+        return cls(axes[:count], False)
 
+    def finish(
+        self, title: str, label: str, handles: Sequence[Any] = (), how: str = "", columns: int = 3
+    ) -> NDArray[Any]:
+        """The panels, with the title, the label of the data, a legend and the words on how to read the figure.
 
-def legend(panels: Sequence[Axes], own: bool, handles: Sequence[Any], how: str, columns: int) -> None:
-    """Legend below our own figures, or within the first of the given axes, with the words on how to read the figure."""
-    figure = panels[0].figure
-    if own and isinstance(figure, Figure):
-        title = textwrap.fill(how, 150)
-        figure.legend(handles=handles, title=title, loc="outside lower center", ncols=min(columns, len(handles)))
-    else:
-        panels[0].legend(handles=handles, title=textwrap.fill(how, 60), loc="best")
+        Of our own figure the legend stands below, else within the first panel.
+        """
+        first, text = self.panels[0], f"{title}\n{textwrap.fill(f'Data: {label}', 105)}"
+        figure = first.figure
+        if self.own and isinstance(figure, Figure):
+            if handles:
+                columns, words = min(columns, len(handles)), textwrap.fill(how, 150)
+                figure.legend(handles=handles, title=words, loc="outside lower center", ncols=columns)
+            figure.suptitle(text, x=0.01, ha="left", weight="bold", size=11.5)
+        else:
+            if handles:
+                first.legend(handles=handles, title=textwrap.fill(how, 60), loc="best")
+            first.set_title("\n".join(filter(None, (text, first.get_title()))))
+        return np.array(self.panels)
 
 
 def names_of(rows: Iterable[Mapping[str, Any]], key: str) -> list[str]:
@@ -133,7 +148,8 @@ def spread_ticks(values: Sequence[float], ratio: float = 1.5) -> list[float]:
     return kept[::-1]
 
 
-def plain_log(ax: Axes) -> None:
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+def plain_log(axis: Axis) -> None:
+    """Plain numbers at 1, 2 and 5 of each decade of a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
