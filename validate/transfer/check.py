@@ -405,14 +405,14 @@ def _deciding(
         question = "level: a floor or the weights' bandwidth"
     if question is None or question.startswith("joins"):
         return None
-    from rooffloor.validate.transfer.plan import plan
+    from rooffloor.validate.transfer.plan import advice, deciding, outlook
 
-    cells = [plan.Cell(r["gpu"], r["batch"], r["context"], r["step_ms"]) for r in rows]
-    found = plan.deciding(shapes, list(specs.values()), cells, calibration, question, seed=seed)
+    cells = [outlook.Cell(r["gpu"], r["batch"], r["context"], r["step_ms"]) for r in rows]
+    found = deciding.deciding(shapes, list(specs.values()), cells, calibration, question, seed=seed)
     return {
         "question": question,
         "cells": [asdict(one) for one in found],
-        "sentence": plan.say_deciding(found, question),
+        "sentence": advice.say_deciding(found, question),
     }
 
 

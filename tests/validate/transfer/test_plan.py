@@ -13,36 +13,25 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from rooffloor.models.floor.structures import overlap_ms
+from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.roofline import Efficiency
 from rooffloor.models.specs import gpus, shapes
 from rooffloor.validate.cli import main as cli
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.fitting import saved
-from rooffloor.validate.transfer.plan import outlook as prospects
-from rooffloor.validate.transfer.plan import plan as recalibration
-from rooffloor.validate.transfer.plan.outlook import (
-    OVERLAPS,
-    SLOPE_SD,
-    Belief,
-    Cell,
-    Prospect,
-    Structures,
-    belief,
-    floor_given,
-    floor_sds,
-    hidden,
-    prospect,
-)
-from rooffloor.validate.transfer.plan.plan import (
-    HALF,
-    aim,
-    candidates,
-    choose,
-    deciding,
-    plan,
-    random_sets,
-    say_deciding,
-)
+from rooffloor.validate.transfer.plan import candidates as candidate_cells
+from rooffloor.validate.transfer.plan import deciding as further
+from rooffloor.validate.transfer.plan import joining, outlook
+from rooffloor.validate.transfer.plan.advice import say_deciding
+from rooffloor.validate.transfer.plan.candidates import candidates
+from rooffloor.validate.transfer.plan.choice import aim, choose, random_sets
+from rooffloor.validate.transfer.plan.deciding import deciding
+from rooffloor.validate.transfer.plan.joining import OVERLAPS, Structures, evidence, hidden
+from rooffloor.validate.transfer.plan.measured import read_measured
+from rooffloor.validate.transfer.plan.outlook import HALF, Cell, Prospect, floor_given, floor_sds, prospect
+from rooffloor.validate.transfer.plan.plan import plan
+from rooffloor.validate.transfer.plan.shape import FLOOR_BETWEEN_MS, OFFSET_SD_MS, SLOPE_SD, Belief, belief
 
 TRUE = Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0)
 NOISE = 0.02
@@ -186,8 +175,8 @@ def simulate_slopes(p: Prospect, rng: np.random.Generator, sets: int, cells: int
     rows = rng.integers(0, len(p.noise), 5 * sets)
     truth = SLOPE_SD * rng.standard_normal(len(rows))
     predicted = p.gpu_ms + p.anchor_ms[:, p.gpu]
-    floor = prospects.OFFSET_SD_MS * rng.standard_normal((len(rows), 1))
-    floor = floor + prospects.FLOOR_BETWEEN_MS * rng.standard_normal((len(rows), len(p.gpus)))
+    floor = OFFSET_SD_MS * rng.standard_normal((len(rows), 1))
+    floor = floor + FLOOR_BETWEEN_MS * rng.standard_normal((len(rows), len(p.gpus)))
     mean = predicted[rows] + floor[:, p.gpu] + truth[:, None] * p.columns["whole"]
     possible = (mean > p.least_ms).all(-1)
     rows, truth, mean = (values[possible][:sets] for values in (rows, truth, mean))
@@ -229,10 +218,10 @@ def _told_right(structures: Structures, cells: np.ndarray, rng: np.random.Genera
     shown = 4.0 * np.exp(rng.standard_normal((sets, len(structures.shortest_ms))))
     hosts = hidden(structures.shortest_ms, shown, q)
     rows = rng.integers(0, len(structures.draws_ms), sets)
-    mean = prospects.overlap_ms(structures.draws_ms[rows][:, cells], hosts[:, structures.gpu[cells]], q)
+    mean = overlap_ms(structures.draws_ms[rows][:, cells], hosts[:, structures.gpu[cells]], q)
     y = mean * (1.0 + structures.noise[cells] * rng.standard_normal(mean.shape))
-    evidence = structures.log_evidence(cells, y)
-    factor = np.logaddexp.reduce(evidence[1:], axis=0) - np.log(len(OVERLAPS)) - evidence[0]
+    log = evidence(structures.sums(cells, y))
+    factor = np.logaddexp.reduce(log[1:], axis=0) - np.log(len(OVERLAPS)) - log[0]
     return float(np.mean((factor > 0) == overlapped))
 
 
@@ -296,7 +285,7 @@ def test_exchange_finds_the_best_of_all_sets():
 def test_a_floor_of_known_constants_is_a_weighted_mean():
     p = known("Llama-3.1-8B", "H100")
     some = np.array([[0, 7, 14]])
-    by_hand = 1.0 / (1.0 / prospects.OFFSET_SD_MS**2 + (1.0 / p.noise_squared[:, some[0]]).sum(-1))
+    by_hand = 1.0 / (1.0 / OFFSET_SD_MS**2 + (1.0 / p.noise_squared[:, some[0]]).sum(-1))
     given, whole = floor_sds(p, some)
     assert given[0, 0] == pytest.approx(np.sqrt(by_hand.mean()), rel=1e-12)
     assert whole == pytest.approx(given, rel=1e-9)
@@ -322,7 +311,7 @@ def test_a_belief_is_that_of_the_whole_covariance_matrix(study, names):
     predicted = p.gpu_ms + p.anchor_ms[:, p.gpu]
     off = predicted - predicted.mean(0)
     column, same = p.columns["weights"], p.gpu[:, None] == p.gpu
-    steps = off.T @ off / len(off) + prospects.OFFSET_SD_MS**2 + prospects.FLOOR_BETWEEN_MS**2 * same
+    steps = off.T @ off / len(off) + OFFSET_SD_MS**2 + FLOOR_BETWEEN_MS**2 * same
     steps = steps + SLOPE_SD**2 * np.outer(column, column)
     noise = np.diag([(NOISE * p.cells[i].step_ms) ** 2 for i in p.measured])
     told = steps[np.ix_(p.measured, p.measured)] + noise
@@ -348,17 +337,17 @@ def test_distances_and_evidences_are_those_of_whole_covariance_matrices(study):
     some, q, shown = np.array([3, 9, 17, 20]), np.array([0.3]), np.array([[4.0, 2.0]])
     every = np.concatenate([some, p.measured])
     squared = 0.0
-    for g, host in enumerate(s.hosts(shown, q[:, None])[0]):
+    for g, host in enumerate(hidden(s.shortest_ms, shown, q[:, None])[0]):
         at = every[p.gpu[every] == g]
-        step = prospects.overlap_ms(s.gpu_ms[at], host, q[0])
+        step = overlap_ms(s.gpu_ms[at], host, q[0])
         told = known[np.ix_(at, at)] + np.diag((s.noise[at] * step) ** 2)
         left, ones = step - s.gpu_ms[at], np.ones(len(at))
         level = ones @ np.linalg.solve(told, left) / (ones @ np.linalg.solve(told, ones))
         squared += (left - level) @ np.linalg.solve(told, left - level)
     assert s.distances(some[None], q, shown)[0, 0] == pytest.approx(np.sqrt(squared), rel=1e-4)
     y = s.gpu_ms[some] + np.array([[2.0, 2.5, 3.0, 1.0]])
-    log_shown = np.log(np.geomspace(*prospects.SHOWN_MS, prospects.SHOWN))
-    log_prior = -0.5 * (log_shown - np.log(prospects.DEFAULT_PRIORS.floor_overall[0])) ** 2
+    log_shown = np.log(np.geomspace(*joining.SHOWN_MS, joining.SHOWN))
+    log_prior = -0.5 * (log_shown - np.log(DEFAULT_PRIORS.floor_overall[0])) ** 2
     log_prior -= np.logaddexp.reduce(log_prior)
     by_hand = 0.0
     for g in range(2):
@@ -370,7 +359,7 @@ def test_distances_and_evidences_are_those_of_whole_covariance_matrices(study):
             for step in steps
         ]
         by_hand += np.logaddexp.reduce(np.array(each) + log_prior)
-    assert s.log_evidence(some, y)[0, 0] == pytest.approx(by_hand, rel=1e-5)
+    assert evidence(s.sums(some, y))[0, 0] == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_floors_of_many_sets_at_once_are_those_of_each(study):
@@ -383,7 +372,7 @@ def test_chunks_of_sets_change_nothing(study, monkeypatch):
     p = known("Mistral-7B-v0.3", "H100", "A100-40GB", calibration=study)
     sets = random_sets(np.random.default_rng(1), p.candidates, 4, 7)
     before = floor_sds(p, sets)[0], belief(p, "whole").sds(sets)
-    monkeypatch.setattr(prospects, "CHUNK", 1)
+    monkeypatch.setattr(outlook, "CHUNK", 1)
     assert floor_sds(p, sets)[0] == pytest.approx(before[0], rel=1e-12)
     assert belief(p, "whole").sds(sets) == pytest.approx(before[1], rel=1e-12)
 
@@ -391,7 +380,7 @@ def test_chunks_of_sets_change_nothing(study, monkeypatch):
 @pytest.mark.parametrize("q", [1.0, 0.6, 0.05])
 def test_a_hidden_floor_shows_what_it_should(q):
     shown = np.array([0.2, 4.0, 60.0])
-    assert prospects.overlap_ms(6.0, hidden(6.0, shown, q), q) - 6.0 == pytest.approx(shown, rel=1e-6)
+    assert overlap_ms(6.0, hidden(6.0, shown, q), q) - 6.0 == pytest.approx(shown, rel=1e-6)
 
 
 def test_one_cell_tells_nothing_of_a_slope_beside_a_free_floor_nor_of_how_it_joins():
@@ -423,8 +412,8 @@ def test_a_plan_says_what_it_promises(study):
     assert all(cell.expected <= random for cell, random in zip(found.cells, found.random, strict=True))
     assert found.needed == 1
     assert repr(found).startswith("Plan(Mistral-7B-v0.3, floor: (H100, 1, 512), ")
-    assert "takes 1 cell" in found.summary
-    assert "Cells are distinct" in found.summary
+    assert "takes 1 cell" in found.text
+    assert "Cells are distinct" in found.text
     frame = found.to_frame()
     assert list(frame["order"]) == [1, 2, 3]
     assert frame["inside_domain"].all()
@@ -447,7 +436,7 @@ def test_each_gpu_gets_its_cells():
     found = planned("Llama-3.1-8B", ["H100", "A100-40GB"], 4)
     assert {cell.gpu for cell in found.cells} == {"H100", "A100-40GB"}
     assert found.cells[-1].expected == pytest.approx(max(cell.own for cell in found.cells), rel=0.5)
-    assert "on that GPU" in found.summary
+    assert "on that GPU" in found.text
 
 
 def test_measured_cells_count_and_are_not_chosen_again(study):
@@ -465,13 +454,13 @@ def test_measured_cells_count_and_are_not_chosen_again(study):
 def test_what_does_not_fit_and_what_was_not_seen_is_said(study):
     given = {"calibration": study, "batches": (1, 64)}
     found = planned("Mistral-7B-v0.3", ["A100-40GB"], 2, contexts=(4096, 8192, 65536), **given)
-    assert "do not fit into memory: (A100-40GB, 64, 4096), (A100-40GB, 64, 8192)." in found.summary
-    assert "beyond the model's positions: (A100-40GB, 1, 65536), (A100-40GB, 64, 65536)." in found.summary
+    assert "do not fit into memory: (A100-40GB, 64, 4096), (A100-40GB, 64, 8192)." in found.text
+    assert "beyond the model's positions: (A100-40GB, 1, 65536), (A100-40GB, 64, 65536)." in found.text
     found = planned("Qwen3-Coder-30B-A3B", ["GH200", "H100"], 2, goal="shape", **given)
-    assert "Outside what the calibration has seen: parameters" in found.summary
+    assert "Outside what the calibration has seen: parameters" in found.text
     assert "GH200" in found.sentences[-3]
     assert not all(cell.inside for cell in found.cells)
-    assert " *" in found.summary
+    assert " *" in found.text
     with pytest.raises(InputError, match="no cell fits L40S"):
         planned("Qwen3-Coder-30B-A3B", ["L40S", "H100"], 1)
 
@@ -479,12 +468,12 @@ def test_what_does_not_fit_and_what_was_not_seen_is_said(study):
 def test_a_width_out_of_reach_is_said():
     found = planned("Llama-3.1-8B", ["H100"], width=0.001)
     assert found.needed is None
-    assert "No number of the" in found.summary
+    assert "No number of the" in found.text
     found = planned("Llama-3.1-8B", ["H100"], width=100.0)
     assert found.needed == 0
     assert found.cells == ()
     assert found.to_csv().count("\n") == 1
-    assert "is reached without a further cell" in found.summary
+    assert "is reached without a further cell" in found.text
 
 
 def test_what_the_constants_leave_is_told_from_the_start_and_why_it_grows(study):
@@ -492,11 +481,11 @@ def test_what_the_constants_leave_is_told_from_the_start_and_why_it_grows(study)
     widths = [found.before_with_constants, *(cell.with_constants for cell in found.cells)]
     assert widths[0] >= found.before
     assert widths[-1] > min(widths)  # cells replace the prior of the floor by step - T_gpu, whose constants stay
-    assert "T_gpu alone is uncertain by ±" in found.summary
-    first = next(line for line in found.summary.splitlines() if line.strip().startswith("0 "))
+    assert "T_gpu alone is uncertain by ±" in found.text
+    first = next(line for line in found.text.splitlines() if line.strip().startswith("0 "))
     assert first.count("±") == 2
     assert found.data["before_with_constants"] == widths[0]
-    assert ": 1 cell to narrow" in planned("Mistral-7B-v0.3", ["L40S"], 1, calibration=study).summary
+    assert ": 1 cell to narrow" in planned("Mistral-7B-v0.3", ["L40S"], 1, calibration=study).text
 
 
 def test_many_candidates_are_thinned_and_their_ends_kept(study):
@@ -510,11 +499,11 @@ def test_many_candidates_are_thinned_and_their_ends_kept(study):
         contexts=range(9, 9000, 99),
     )
     every, tried = found.data["possible"], found.data["candidates"]
-    assert tried <= recalibration.MOST_CANDIDATES < 5000 < every <= 64 * 91
-    assert f"Of {every} cells that could be measured {tried} were tried" in found.summary
+    assert tried <= candidate_cells.MOST_CANDIDATES < 5000 < every <= 64 * 91
+    assert f"Of {every} cells that could be measured {tried} were tried" in found.text
     assert (1, 9) in {(c.batch, c.context) for c in found.cells}
     far = planned("Mistral-7B-v0.3", ["H100"], calibration=study, width=1e-4, batches=range(1, 65))
-    assert "No number of up to 60 cells gives" in far.summary
+    assert "No number of up to 60 cells gives" in far.text
 
 
 def test_a_weight_question_goes_to_gpus_in_hand_first(study):
@@ -529,7 +518,7 @@ def test_a_weight_question_goes_to_gpus_in_hand_first(study):
 def test_repeats_only_where_asked():
     found = planned("Llama-3.1-8B", ["H100"], 3, batches=(1,), contexts=(512, 8192), repeats=True)
     assert len({(c.batch, c.context) for c in found.cells}) < 3
-    assert "Repeats were allowed" in found.summary
+    assert "Repeats were allowed" in found.text
 
 
 @pytest.mark.parametrize(
@@ -658,7 +647,7 @@ def test_cells_far_outside_the_calibration_come_after_others(study):
         for one in deciding(shapes.load("Llama-3.2-1B"), specs, hand, study, question):
             far = one.cell.batch > 4 * study.domain.batch[1] or one.cell.context > 4 * study.domain.context[1]
             assert one.far == far
-            assert one.kind == "several" or one.alone <= recalibration.FAR_GAIN * max(one.gain, 1e-9)
+            assert one.kind == "several" or one.alone <= further.FAR_GAIN * max(one.gain, 1e-9)
     mistral = shapes.load("Mistral-7B-v0.3")
     weights = deciding(mistral, [gpus.load("H100")], HAND, study, EITHER)
     assert any(one.far for one in weights)  # nothing nearer tells half as much
@@ -703,7 +692,7 @@ def test_a_file_is_read_as_check_reads_it(tmp_path):
     model, h100, l40s = shapes.load("Mistral-7B-v0.3"), gpus.load("H100"), gpus.load("L40S")
     (tmp_path / "bare.csv").write_text("batch,context,step_ms\n1,512,8.0\n1,513,9.0\n4,512,8.8\n")
     expected = [Cell("H100", 1, 512, 8.0), Cell("H100", 1, 513, 9.0), Cell("H100", 4, 512, 8.8)]
-    assert recalibration.read_measured(tmp_path / "bare.csv", model, [h100]) == expected
+    assert read_measured(tmp_path / "bare.csv", model, [h100]) == expected
     rows = [
         "H100,1,512,1,7",
         "H100,1,512,2,9",
@@ -714,8 +703,8 @@ def test_a_file_is_read_as_check_reads_it(tmp_path):
     ]
     text = ["model,gpu,batch,context,repeat,step_ms", *(f"my-model,{row}" for row in rows)]
     (tmp_path / "mine.csv").write_text("\n".join(text))
-    assert recalibration.read_measured(tmp_path / "mine.csv", model, [h100]) == expected
-    both = recalibration.read_measured(tmp_path / "mine.csv", model, [h100, l40s], model="my-model")
+    assert read_measured(tmp_path / "mine.csv", model, [h100]) == expected
+    both = read_measured(tmp_path / "mine.csv", model, [h100, l40s], model="my-model")
     assert both == [*expected, Cell("L40S", 1, 512, 30.0)]
 
 

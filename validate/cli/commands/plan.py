@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     shared.refuse_overwriting(options, options.out)
     from rooffloor.validate.common.files import write_text
     from rooffloor.validate.fitting import saved
-    from rooffloor.validate.transfer.plan.plan import read_measured
+    from rooffloor.validate.transfer.plan.measured import read_measured
     from rooffloor.validate.transfer.prediction.axes import parse_axis
 
     shapes, gpus = rf.load_model(options.config), [rf.load_gpu(gpu) for gpu in options.gpu]

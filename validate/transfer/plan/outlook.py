@@ -1,7 +1,7 @@
-"""What cells of a model family would tell before they are measured: of its floor, of the shape, of how the floor joins.
+"""What a calibration expects of cells of a family before they are measured, and what they would tell of its floor.
 
-`prospect` says what a calibration expects of cells. From there `floor_sds` gives the posterior sd of a floor after any
-set of cells, `belief` that of a relative error of T_gpu beside free floors, and `Structures` how far added and
+`prospect` says what to expect. From there `floor_sds` gives the posterior sd of a floor after any set of cells,
+`shape.belief` that of a relative error of T_gpu beside free floors, and `joining.Structures` how far added and
 overlapped floors are apart. `plan.plan` chooses cells by them.
 """
 
@@ -11,38 +11,33 @@ from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import ndtri
 
 from rooffloor.models.calibration.draws import Calibration, units
-from rooffloor.models.floor.structures import overlap_ms
+from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import Experts, decode_work
 from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, work_ms
 from rooffloor.models.specs.classes import default_class
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
-from rooffloor.validate.hypotheses.hypotheses import OFFSET_SD_MS, SLOPE_SD
+from rooffloor.validate.hypotheses.h3 import OFFSET_SD_MS
 from rooffloor.validate.transfer import domain
-from rooffloor.validate.transfer.explanations import FLOOR_BETWEEN_MS, error_columns, scaled
+from rooffloor.validate.transfer.explanations import error_columns, scaled
 from rooffloor.validate.transfer.prediction.floors import LIGHTEST, least_floor_ms, truncated
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
 type Calibrated = Calibration | Efficiency | Mapping[str, Efficiency]
 
-DRAWS, NOISES, TRIES = 400, 300, 20
-"""Draws of the calibration that are used; of the steps, for the noise, where each costs a matrix, from so many times as
-many of which some are impossible."""
+FLOOR, SHAPE, OVERLAP = "floor", "shape", "overlap"
+"""What cells may be measured for."""
+HALF = float(ndtri(0.95))
+"""Half a 90 % interval in sds."""
+DRAWS = 400
+"""Draws of the calibration that are used."""
 CHUNK = 4_000_000
 """Numbers of the largest array while sets of cells are judged."""
-OVERLAPS = tuple(np.linspace(0.05, 0.95, 10).tolist())
-"""Overlaps q that are set against q = 1, the sum."""
-SHOWN, SHOWN_MS = 200, (0.2, 60.0)
-"""Points of the grid of what shows of a floor, and its ends, ms."""
-SIMULATIONS = 400
-"""Simulated data sets of a promise."""
-RANK = 1e-8
-"""Share of the largest variance that T_gpu needs in a direction for it to be kept: constants are few."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ class Prospect:
     mean_ms, variance : arrays [draw, gpu]
         The family's floor given that draw of the constants: mean, ms, and variance, ms².
     least_floor_ms : array [draw, gpu]
-        The least floor that is possible, as `predict.least_floor_ms` has it: the same whatever cells are asked for.
+        The least floor that is possible, as `floors.least_floor_ms` has it: the same whatever cells are asked for.
     floor_ms : array [draw, gpu]
         One draw of the floor for each draw of the constants; none takes a step below its physical minimum.
     noise : array [draw, gpu]
@@ -123,7 +118,7 @@ class Prospect:
     @cached_property
     def noise_squared(self) -> Array:
         """Variance of a measured step, [draw, cell], ms²."""
-        return np.asarray((self.noise[:, self.gpu] * self.step_ms) ** 2)
+        return np.asarray(variance_ms2(self.step_ms, self.noise[:, self.gpu]))
 
     def given(self, rng: np.random.Generator) -> "Prospect":
         """Floors given the measured cells, draw by draw of the constants."""
@@ -295,342 +290,3 @@ def floor_given(p: Prospect, sets: Index) -> Array:
             precision = 1.0 / p.variance[:, g] + counts[:, here] @ told[:, here].T  # [set, draw]
             found[start : start + size, g] = np.sqrt((1.0 / precision).mean(-1))
     return found
-
-
-# ---- the shape --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Belief:
-    """A quantity and the steps that tell of it, jointly normal: its variance, covariances with the mean steps [cell],
-    their covariance [cell, cell], and the noise [draw, cell], all but the first in ms or ms²."""
-
-    variance: float
-    cross: Array
-    steps: Array
-    noise_squared: Array
-
-    def sds(self, sets: Index) -> Array:
-        """Root of the expected posterior variance after sets of cells, [set, cell] -> [set]."""
-        if not sets.shape[1]:
-            return np.full(len(sets), np.sqrt(self.variance))
-        found = np.empty(len(sets))
-        size = max(1, CHUNK // (len(self.noise_squared) * sets.shape[1] ** 2))
-        for start in range(0, len(sets), size):
-            some = sets[start : start + size]
-            told = self.steps[some[:, :, None], some[:, None, :]] + _diagonal(self.noise_squared[:, some])
-            cross = self.cross[some]
-            solved = np.linalg.solve(told, np.broadcast_to(cross, told.shape[:-1])[..., None])[..., 0]
-            left = self.variance - (solved * cross).sum(-1)
-            found[start : start + size] = np.sqrt(left.clip(1e-12).mean(0))
-        return found
-
-    def coarse(self, rows: int) -> "Belief":
-        """The same with so many rows of the noise, from the lowest to the highest."""
-        if rows >= len(self.noise_squared):
-            return self
-        order = np.argsort(self.noise_squared.mean(-1))
-        return replace(
-            self, noise_squared=self.noise_squared[order[((np.arange(rows) + 0.5) / rows * len(order)).astype(int)]]
-        )
-
-
-def _diagonal(values: Array) -> Array:
-    """[..., cell] -> [..., cell, cell]."""
-    return np.asarray(values[..., None] * np.eye(values.shape[-1]))
-
-
-def root(off: Array) -> Array:
-    """R [cell, direction] with R R' the covariance of off [draw, cell], whose means are 0.
-
-    T_gpu follows a few constants, so that the directions are few (`RANK`) however many cells there are.
-    """
-    off = off / np.sqrt(len(off))
-    squares, directions = np.linalg.eigh(off @ off.T)
-    return np.asarray(off.T @ directions[:, squares > max(RANK * squares[-1], 1e-18)])
-
-
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """Steps as sums of independent normal parts: design [cell, part] (the size first), and variances [part]."""
-
-    design: Array
-    variance: Array
-
-    @classmethod
-    def of(cls, p: Prospect, column: Array) -> "_Parts":
-        predicted = p.gpu_ms + p.anchor_ms[:, p.gpu]
-        spread = root(predicted - predicted.mean(0))
-        own = (p.gpu[:, None] == np.arange(len(p.gpus))).astype(float)
-        design = np.concatenate([column[:, None], np.ones((len(column), 1)), own, spread], -1)
-        variances = [SLOPE_SD**2, OFFSET_SD_MS**2, *[FLOOR_BETWEEN_MS**2] * len(p.gpus), *[1.0] * spread.shape[1]]
-        return cls(design, np.array(variances))
-
-    def given(self, cells: Index, noise_squared: Array) -> Array:
-        """Covariance of the parts after some cells, [part, part]."""
-        some = self.design[cells]
-        root = np.sqrt(self.variance)
-        told = root[:, None] * ((some.T / noise_squared) @ some) * root
-        return np.asarray(root[:, None] * np.linalg.inv(np.eye(len(root)) + told) * root)
-
-
-def belief(p: Prospect, error: str) -> Belief:
-    """What is known of the size of one error of T_gpu beside a free floor on each GPU, and of the candidates' steps.
-
-    Notes
-    -----
-    Size N(0, `SLOPE_SD`), the same on all GPUs; floor less the anchor's N(0, `OFFSET_SD_MS`), common to the GPUs, and
-    N(0, `FLOOR_BETWEEN_MS`) on each; T_gpu + the anchor's floor with its covariance over the draws.
-    """
-    parts = _Parts.of(p, p.columns[error])
-    noise_squared = _noise_squared(p, p.columns[error], parts)
-    known = parts.given(p.measured, noise_squared.mean(0)[p.measured])
-    design = parts.design[: p.candidates]
-    cross = design @ known
-    return Belief(float(known[0, 0]), cross[:, 0], cross @ design.T, noise_squared[:, : p.candidates])
-
-
-def _noise_squared(p: Prospect, column: Array, parts: _Parts) -> Array:
-    """Variance of a measured step where sizes and floors are as in `belief`, [draw, cell], ms²; possible steps only."""
-    rng = np.random.default_rng(1)
-    known = np.array([cell.step_ms for cell in p.cells])
-    some = np.flatnonzero(np.isfinite(known))
-    noise = p.noise[:, p.gpu[some]] * known[some]
-    told = (noise**2).mean(0)
-    gain = (parts.design[some] / told[:, None]) @ parts.given(some, told) @ parts.design.T  # [measured, cell]
-    first, kept, found = None, list[Array](), 0
-    for _ in range(TRIES):
-        rows = rng.integers(0, len(p.noise), NOISES)
-        floor = OFFSET_SD_MS * rng.standard_normal((len(rows), 1)) + p.anchor_ms[rows]
-        floor = floor + FLOOR_BETWEEN_MS * rng.standard_normal(p.anchor_ms[rows].shape)
-        mean = p.gpu_ms[rows] + floor[:, p.gpu] + SLOPE_SD * rng.standard_normal((len(rows), 1)) * column
-        if len(some):  # the same draws given what was measured
-            mean = (
-                mean + (known[some] - mean[:, some] - noise[rows] * rng.standard_normal((len(rows), len(some)))) @ gain
-            )
-        steps = np.where(np.isfinite(known), known, np.maximum(mean, p.least_ms))
-        sigma = p.noise[rows][:, p.gpu] * steps
-        first = sigma if first is None else first
-        kept.append(sigma[(mean > p.least_ms).all(-1)])
-        found += len(kept[-1])
-        if found >= NOISES:
-            break
-    told_sd = np.concatenate(kept)[:NOISES] if found else first
-    return np.asarray(told_sd) ** 2
-
-
-# ---- added or overlapped ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Structures:
-    """Added and overlapped floors H >= 0 on the same cells; one relative noise per GPU, its median.
-
-    What shows of the floor in the shortest cell of a GPU (step - T_gpu) is log-normal (`Priors.floor_overall`) whatever
-    the structure, so that only differences between cells tell it, and not what H was thought to be. The overlap q, one
-    for all GPUs, is equally likely at each of `OVERLAPS`.
-
-    Attributes
-    ----------
-    gpu_ms : array [cell]; draws_ms : array [draw, cell]
-        T_gpu: mean and draws.
-    root : array [cell, direction]
-        R with R R' its covariance, ms², among the cells of one GPU.
-    noise : array [cell]
-        Relative.
-    gpu : int array [cell]
-    shortest_ms : array [gpu]
-        Least mean T_gpu.
-    measured : int array
-        Cells in hand, which every set has besides.
-    """
-
-    gpu_ms: Array
-    draws_ms: Array
-    root: Array
-    noise: Array
-    gpu: Index
-    shortest_ms: Array
-    measured: Index
-
-    @classmethod
-    def of(cls, p: Prospect) -> "Structures":
-        off = p.gpu_ms - p.gpu_ms.mean(0)
-        noise = np.median(p.noise, axis=0)[p.gpu]
-        mean = p.gpu_ms.mean(0)
-        shortest = np.array([mean[p.gpu == g].min(initial=np.inf) for g in range(len(p.gpus))])
-        own = {g: root(off[:, p.gpu == g]) for g in np.unique(p.gpu).tolist()}
-        roots = np.zeros((len(mean), max(one.shape[1] for one in own.values())))
-        for g, one in own.items():
-            roots[p.gpu == g, : one.shape[1]] = one
-        return cls(mean, p.gpu_ms, roots, noise, p.gpu, shortest, p.measured)
-
-    def hosts(self, shown: Array, q: Array) -> Array:
-        """H, ms, of what shows in the shortest cell: shown [truth, gpu], q [truth, 1] -> [truth, gpu]."""
-        return hidden(self.shortest_ms, shown, q)
-
-    def distances(self, sets: Index, q: Array, shown: Array) -> Array:
-        """Distance between overlapped steps and the nearest added ones, in sds, [set, truth].
-
-        Parameters
-        ----------
-        sets : int array [set, cell]
-        q : array [truth]
-        shown : array [truth, gpu]
-            step - T_gpu in the shortest cell, ms.
-        """
-        return np.concatenate([self.beside(list(one[:-1]), one[-1:], q, shown) for one in sets])
-
-    def beside(self, chosen: Sequence[int], options: Index, q: Array, shown: Array) -> Array:
-        """`distances` of sets of the chosen cells and one of the options each, [option, truth]."""
-        hosts = self.hosts(shown, q[:, None])
-        have = np.concatenate([np.asarray(chosen, dtype=np.int64), self.measured])
-        squared = np.zeros((len(options), len(q)))
-        for g in range(hosts.shape[1]):
-            mine = self._columns(have[self.gpu[have] == g], hosts[:, g], q)
-            base = mine.transpose(0, 2, 1) @ mine  # [truth, column, column]
-            here = self.gpu[options] == g
-            more = self._columns(options[here], hosts[:, g], q)  # [truth, option, column]
-            squared += _apart(base)
-            squared[here] += _apart(base[:, None] + more[..., :, None] * more[..., None, :]).T - _apart(base)
-        return np.sqrt(squared.clip(0.0))
-
-    def _columns(self, cells: Index, hosts: Array, q: Array) -> Array:
-        """R, step - T_gpu and 1 in each cell over its sd, [truth, cell, column]."""
-        step = overlap_ms(self.gpu_ms[cells], hosts[:, None], q[:, None])  # [truth, cell]
-        columns = np.empty((*step.shape, self.root.shape[1] + 2))
-        columns[..., :-2] = self.root[cells]
-        columns[..., -2], columns[..., -1] = step - self.gpu_ms[cells], 1.0
-        return columns / (self.noise[cells] * step)[..., None]
-
-    def told(self, cells: Index, rng: np.random.Generator, simulations: int = SIMULATIONS) -> tuple[float, float]:
-        """P(the evidence is on the true structure's side), and expected log Bayes factor of the true structure."""
-        return self.simulated(rng, simulations).told(cells, rng)
-
-    def simulated(self, rng: np.random.Generator, simulations: int = SIMULATIONS) -> "Simulated":
-        """Truths, half of them added, half overlapped, and the evidences of the measured cells."""
-        overlapped = np.arange(simulations) % 2 == 1
-        q = np.where(overlapped, rng.choice(OVERLAPS, simulations), 1.0)
-        rows = rng.integers(0, len(self.draws_ms), simulations)
-        median, sd = DEFAULT_PRIORS.floor_overall
-        shown = median * np.exp(sd * rng.standard_normal((simulations, len(self.shortest_ms))))
-        hosts = self.hosts(shown, q[:, None])
-        mean = overlap_ms(self.draws_ms[rows], hosts[:, self.gpu], q[:, None])
-        some = self.measured
-        steps = mean[:, some] * (1.0 + self.noise[some] * rng.standard_normal((simulations, len(some))))
-        return Simulated(self, overlapped, mean, self.sums(some, steps))
-
-    def log_evidence(self, cells: Index, steps_ms: Array) -> Array:
-        """log p(steps | overlap) for q = 1 and each of `OVERLAPS`: steps [set, cell] -> [q, set].
-
-        The floor is summed over a grid.
-        """
-        return _evidence(self.sums(cells, steps_ms))
-
-    def sums(self, cells: Index, steps_ms: Array) -> list[list["_Sums"]]:
-        """What steps [set, cell] tell of each overlap, q = 1 first, and GPU."""
-        log_shown = np.log(np.geomspace(*SHOWN_MS, SHOWN))
-        found = []
-        for q in (1.0, *OVERLAPS):
-            found.append(list[_Sums]())
-            for g in range(len(self.shortest_ms)):
-                at = self.gpu[cells] == g
-                own, y = cells[at], steps_ms[:, at]
-                if not len(own):
-                    found[-1].append(_Sums(0, 0.0, 0.0, 0.0, 0.0))
-                    continue
-                T = self.gpu_ms[own]
-                step = overlap_ms(T, hidden(self.shortest_ms[g], np.exp(log_shown), q)[:, None], q)  # [host, cell]
-                weight = (self.noise[own] * step) ** -2.0
-                tilted = ((T / step) ** (1.0 / q - 1.0))[..., None] * self.root[own]
-                scaled = weight[..., None] * tilted
-                off = y - step.mean(0)  # near the steps, so that squares do not cancel
-                left = step - step.mean(0)
-                squares = (off**2) @ weight.T - 2.0 * off @ (weight * left).T + (weight * left**2).sum(-1)
-                cross = np.tensordot(off, scaled, (1, 1)) - (scaled * left[..., None]).sum(1)  # [set, host, direction]
-                inner = scaled.transpose(0, 2, 1) @ tilted
-                found[-1].append(_Sums(len(own), squares, cross, inner, -np.log(weight).sum(-1)))
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """Sums over the cells of a GPU, of any number, for each floor of the grid: squares [set, host] and products with
-    R [set, host, direction] of what steps are off by, those of R [host, direction, direction], log variances [host]."""
-
-    cells: int
-    squares: Array | float
-    cross: Array | float
-    inner: Array | float
-    log_size: Array | float
-
-    def __add__(self, other: "_Sums") -> "_Sums":
-        return _Sums(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
-
-
-def _evidence(sums: Sequence[Sequence[_Sums]]) -> Array:
-    """log p(steps | overlap), [q, set], with the floor of each GPU summed over its grid; by Woodbury."""
-    log_shown = np.log(np.geomspace(*SHOWN_MS, SHOWN))
-    median, sd = DEFAULT_PRIORS.floor_overall
-    log_prior = -0.5 * ((log_shown - np.log(median)) / sd) ** 2
-    log_prior -= logsumexp(log_prior)
-    total = []
-    for of_q in sums:
-        total.append(np.zeros(1))
-        for one in of_q:
-            if not one.cells:
-                continue
-            inner, cross = np.asarray(one.inner), np.asarray(one.cross).transpose(1, 2, 0)  # [host, direction, set]
-            inner = inner + np.eye(inner.shape[-1])
-            explained = (np.linalg.solve(inner, cross) * cross).sum(1)  # [host, set]
-            log = -0.5 * (np.asarray(one.squares).T - explained)
-            log = log - 0.5 * (one.log_size + np.linalg.slogdet(inner)[1] + one.cells * np.log(2 * np.pi))[:, None]
-            total[-1] = total[-1] + logsumexp(log + log_prior[:, None], axis=0)
-    return np.stack(np.broadcast_arrays(*total))
-
-
-def _apart(grams: Array) -> Array:
-    """Squared distance of a column (the last but one) from multiples of the last, given R (the others), in sds."""
-    r = grams.shape[-1] - 2
-    within, both = grams[..., :r, :r] + np.eye(r), grams[..., :r, r:]
-    left = grams[..., r:, r:] - np.swapaxes(both, -1, -2) @ np.linalg.solve(within, both)
-    weight = left[..., 1, 1]
-    return np.asarray(left[..., 0, 0] - left[..., 0, 1] ** 2 / np.where(weight > 0, weight, 1.0))
-
-
-@dataclass(frozen=True, eq=False)
-class Simulated:
-    """Simulated truths on all cells.
-
-    Attributes
-    ----------
-    structures : Structures
-    overlapped : bool array [truth]
-    mean_ms : array [truth, cell]
-        Steps without noise.
-    known : sums of the measured cells, whose steps have noise
-    """
-
-    structures: Structures
-    overlapped: NDArray[np.bool_]
-    mean_ms: Array
-    known: list[list[_Sums]]
-
-    def told(self, cells: Index, rng: np.random.Generator) -> tuple[float, float]:
-        """P(the evidence is on the true structure's side), and expected log Bayes factor, with these cells besides."""
-        shock = rng.standard_normal((len(cells), len(self.mean_ms)))  # of the first cells alike in longer sets
-        noise = self.structures.noise[cells] * shock.T
-        more = self.structures.sums(cells, self.mean_ms[:, cells] * (1.0 + noise))
-        evidence = _evidence(
-            [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(self.known, more, strict=True)]
-        )
-        for_overlap = logsumexp(evidence[1:], axis=0) - np.log(len(OVERLAPS)) - evidence[0]
-        factor = np.where(self.overlapped, for_overlap, -for_overlap)
-        right = np.where(np.abs(factor) < 1e-9, 0.5, factor > 0)
-        return float(right.mean()), float(factor.mean())
-
-
-def hidden(gpu_ms: Array | float, shown: Array, q: Array | float) -> Array:
-    """H with (T^(1/q) + H^(1/q))^q = T + shown, ms, broadcast."""
-    step = gpu_ms + shown
-    return np.asarray(step * (-np.expm1(-np.log1p(shown / gpu_ms) / q)) ** q)
