@@ -12,7 +12,7 @@ from rooffloor.models.specs import shapes
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.estimates.cell_draws import MEASURED, Draws
-from rooffloor.validate.fitting.evidence import parts_of
+from rooffloor.validate.fitting.parts import parts_of
 
 ANCHOR, SIBLING, SMALL, MOE = "Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
 GPUS = ("H100", "H200", "A100-40GB")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rooffloor.validate.fitting.evidence import build_cache
+from rooffloor.validate.fitting.imputed import build_cache
 from rooffloor.validate.published.imputation import acceptance, reconstruction
 from rooffloor.validate.published.imputation.reconstruction import Reconstruction
 from rooffloor.validate.study.study import Study

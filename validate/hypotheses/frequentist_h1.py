@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from rooffloor.models.specs.gpus import load as load_gpu
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.hypotheses import frequentist
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.hypotheses.frequentist import TestResult
+from rooffloor.validate.study.margins import Margins
 
 type Array = NDArray[np.float64]
 
 SETS = 20
 """Imputations on which the tests are run, spread evenly over all."""
-RESAMPLES = 999
 
 
 def dies(gpus: Sequence[str]) -> dict[str, str]:
@@ -70,84 +70,61 @@ def errors(draws: Draws, model: str, gpus: Sequence[str], rows: NDArray[np.int64
 
 
 def school(draws: Draws, model: str, gpus: Sequence[str], margins: Margins) -> dict[str, Any]:
-    """Every test of `frequentist.school`, averaged over data sets.
+    """Every test of `frequentist`, averaged over data sets.
 
     Returns
     -------
     dict
-        As `frequentist.school` has it, with `quantity` for its `estimand` (report.json keeps that word for estimates);
-        for the tests `p_value` (mean), `below` (share of data sets with p below the complement of the margins'
-        probability), `estimate`, `pseudo_replicated`, `name`, `df`, `note`; and `data_sets`.
+        `quantity`, `margin`, `gpus`, `clusters`, `cells` (paired), `data_sets` and `tests`, for each `p_value` (mean),
+        `below` (share of data sets with p below the complement of the margins' probability), `estimate`,
+        `pseudo_replicated`, `name`, `df`, `note`. Tests whose unit is the GPU are repeated with the GPUs of one die as
+        a cluster, under the same key with `_by_cluster`.
     """
     rows, mass = representatives(draws, SETS)
     paired = errors(draws, model, gpus, rows)
     by_die = dies(gpus)
     clusters = by_die if 1 < len(set(by_die.values())) < len(gpus) else None
-    singles = [
-        frequentist.school(
-            paired["family"][n],
-            paired["anchor"][n],
-            gpus,
-            margins.h1_points,
-            clusters=clusters,
-            T=paired["T"][n],
-            y=paired["y"][n],
-            resamples=RESAMPLES,
+    tests: dict[str, dict[str, Any]] = {}
+
+    def add(key: str, name: str, found: Sequence[TestResult], pseudo_replicated: bool = False) -> None:
+        told = {"name": name, "pseudo_replicated": pseudo_replicated}
+        tests[key] = told | _averaged(found, mass, 1.0 - margins.probability)
+
+    of = (paired["family"], paired["anchor"])
+    for suffix, unit, cluster in (("", "GPU", None), ("_by_cluster", "cluster", clusters)):
+        if suffix and clusters is None:
+            continue
+        given = (*of, gpus, margins.h1_points, cluster)
+        add(f"t_per_gpu{suffix}", f"t on per-{unit} differences", frequentist.t_per_gpu(*given).results())
+        add(f"two_way_t{suffix}", f"two-way clustered t ({unit}, grid cell)", frequentist.two_way_t(*given).results())
+        gpu_code, code = (
+            np.broadcast_to(frequentist.cluster_codes(gpus, c)[:, None], paired["y"].shape[1:]) for c in (None, cluster)
         )
-        for n in range(len(rows))
-    ]
-    level = 1.0 - margins.probability
-
-    def averaged(tests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        p = np.array([np.nan if t["p_value"] is None else t["p_value"] for t in tests])
-        seen = ~np.isnan(p)
-        weight = mass[seen] / mass[seen].sum() if seen.any() else mass[seen]
-        value = np.array([np.nan if t["estimate"] is None else t["estimate"] for t in tests])[seen]
-        return {
-            "name": tests[0]["name"],
-            "df": tests[0]["df"],
-            "p_value": float(weight @ p[seen]) if seen.any() else None,
-            "below": float(weight @ (p[seen] < level)) if seen.any() else None,
-            "estimate": float(weight @ value) if seen.any() else None,
-            "pseudo_replicated": tests[0]["pseudo_replicated"],
-            "note": next((t["note"] for t, s in zip(tests, seen, strict=True) if not s), tests[0]["note"]),
-        }
-
-    per_gpu = []
-    for k, gpu in enumerate(gpus):
-        own = [one["per_gpu"][k] for one in singles]
-        adjusted = np.array([np.nan if one["p_holm"] is None else one["p_holm"] for one in own])
-        seen = ~np.isnan(adjusted)
-        p_holm = float(mass[seen] @ adjusted[seen] / mass[seen].sum()) if seen.any() else None
-        per_gpu.append({"gpu": gpu, **averaged(own), "p_holm": p_holm})
-    first = singles[0]
+        slopes = [
+            frequentist.wald_slope(T, y, y**-2.0, gpu_code, code) for T, y in zip(paired["T"], paired["y"], strict=True)
+        ]
+        add(f"wald_slope{suffix}", f"Wald test of slope 1, clustered by {unit}", slopes)
+    single = frequentist.t_per_cell(*of, margins.h1_points).results(pseudo_replicated=True)
+    add("tost_cells", "cell-level one-sided t", single, pseudo_replicated=True)
     return {
-        "quantity": first["estimand"],
-        **{key: first[key] for key in ("margin", "gpus", "clusters", "cells")},
+        "quantity": frequentist.ESTIMAND,
+        "margin": float(margins.h1_points),
+        "gpus": list(gpus),
+        "clusters": clusters,
+        "cells": int((~np.isnan(of[0][0] - of[1][0])).sum()),
         "data_sets": len(rows),
-        "tests": {key: averaged([one["tests"][key] for one in singles]) for key in first["tests"]},
-        "per_gpu": per_gpu,
+        "tests": tests,
     }
 
 
-def agreement(found: dict[str, Any], probability: float, margins: Margins) -> str:
-    """Whether the t-test over GPUs and the posterior probability lead to one decision, in words."""
-    t = found["tests"]["t_per_gpu"]
-    if t["p_value"] is None:
-        return f"No test over GPUs is possible ({t['note']})."
-    level = 1.0 - margins.probability
-    bayes, test = probability >= margins.probability, t["p_value"] < level
-    how = "agree" if bayes == test else "disagree"
-    what = "p" if found["data_sets"] == 1 else f"a mean p over {found['data_sets']} imputed grids"
-    words = (
-        f"The t-test of per-GPU differences against the margin ({t['df']:.0f} df) has {what} of "
-        f"{t['p_value']:.2f}: the "
-        f"two schools {how}"
-    )
-    if found["clusters"] is not None:
-        die = found["tests"]["t_per_gpu_by_cluster"]["p_value"]
-        words += f" (p {die:.2f} where GPUs with one die count once)" if die is not None else ""
-    cells = found["tests"]["tost_cells"]["p_value"]
-    if cells is not None:
-        words += f". Taking all {found['cells']} cells for independent would give {cells:.2g}: pseudo-replicated"
-    return words + "."
+def _averaged(tests: Sequence[TestResult], mass: Array, level: float) -> dict[str, Any]:
+    """Means over data sets, by weight, of those that have a p-value; None where none has."""
+    p, estimate = np.array([t.p_value for t in tests]), np.array([t.estimate for t in tests])
+    seen = ~np.isnan(p)
+    weight = mass[seen] / mass[seen].sum() if seen.any() else mass[seen]
+    numbers = {"p_value": p[seen], "below": p[seen] < level, "estimate": estimate[seen]}
+    return {
+        "df": None if np.isnan(tests[0].df) else tests[0].df,
+        "note": next((t.note for t, s in zip(tests, seen, strict=True) if not s), tests[0].note),
+        **{name: float(weight @ values) if seen.any() else None for name, values in numbers.items()},
+    }

@@ -6,7 +6,7 @@ its opposite is undecided. Where cells are left out, floors and constants stay t
 changes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,13 @@ from numpy.typing import NDArray
 from rooffloor.models.roof.kernels import EXPERTS, stack_work
 from rooffloor.models.roof.roofline import work_ms
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
-from rooffloor.validate.hypotheses.hypotheses import (
-    NOT_TESTED,
-    REFUTED,
-    SPREAD,
-    SUPPORTED,
-    UNDECIDED,
-    Result,
-    h1,
-    h2,
-    h3,
-)
-from rooffloor.validate.simulation import hypotheses
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.hypotheses.absorption import mean_efficiency
+from rooffloor.validate.hypotheses.error_rates import committed, error_rates
+from rooffloor.validate.hypotheses.h1 import SPREAD, h1
+from rooffloor.validate.hypotheses.h2 import h2
+from rooffloor.validate.hypotheses.h3 import h3
+from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED, UNDECIDED, Result
+from rooffloor.validate.study.margins import Margins
 
 if TYPE_CHECKING:
     from rooffloor.validate.fitting.evidence import Evidence
@@ -77,25 +71,36 @@ class Robustness:
         return {"rows": self.rows, "settled": self.settled}
 
 
-def robustness(evidence: "Evidence") -> Robustness:
-    """Judge the evidence of a study under every choice."""
-    margins = evidence.study.margins
-    rows = [
-        {"kind": choice.kind, "name": choice.name, **verdicts(choice.draws, margins, choice.spread)}
+def robustness(evidence: "Evidence", results: Mapping[str, Result]) -> Robustness:
+    """The tests of `results` under every choice; the first row holds the verdicts that they have."""
+    rows = [{"kind": "primary", "name": PRIMARY, **_verdicts(results.values())}]
+    rows += [
+        {"kind": choice.kind, "name": choice.name, **verdicts(choice, evidence.study.margins, list(results))}
         for choice in choices(evidence)
     ]
     return Robustness(rows, settle(rows))
 
 
-def verdicts(draws: Draws, margins: Margins, spread: float = SPREAD) -> dict[str, str]:
-    """Verdict on each of `STATEMENTS`."""
-    moe = h2(draws, margins).data
-    parts = moe.get("parts")
-    return {
-        "H1": h1(draws, margins, both_schools=False, spread=spread).verdict,
-        **{f"H2{part}": NOT_TESTED if parts is None else str(parts[part]["verdict"]) for part in "abc"},
-        "H3": h3(draws, margins).verdict,
+def verdicts(choice: Choice, margins: Margins, names: Sequence[str] = ("H1", "H2", "H3")) -> dict[str, str]:
+    """Verdict on each statement of these hypotheses under one choice."""
+    tests: dict[str, Callable[[], Result]] = {
+        "H1": lambda: h1(choice.draws, margins, both_schools=False, spread=choice.spread),
+        "H2": lambda: h2(choice.draws, margins),
+        "H3": lambda: h3(choice.draws, margins),
     }
+    return _verdicts(tests[name]() for name in names)
+
+
+def _verdicts(results: Iterable[Result]) -> dict[str, str]:
+    """Verdict on each statement; H2 makes one of each of its parts."""
+    found = {}
+    for result in results:
+        if result.name == "H2":
+            parts = result.data.get("parts")
+            found |= {f"H2{part}": parts[part]["verdict"] if parts else NOT_TESTED for part in "abc"}
+        else:
+            found[result.name] = result.verdict
+    return found
 
 
 def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -104,6 +109,8 @@ def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     opposite = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
     found = {}
     for name in STATEMENTS:
+        if name not in first:
+            continue
         own = str(first[name])
         others = [row for row in rest if row[name] != NOT_TESTED]
         against = opposite.get(own)
@@ -123,42 +130,29 @@ def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def settled(
-    tests: Mapping[str, Result], found: Robustness, margins: Margins, draws: Draws
-) -> dict[str, dict[str, Any]]:
-    """Data of the tests with the verdicts that remain, what choices do to them, and the tests' own error rates.
+def settled(result: Result, found: Robustness, gpus: int) -> Result:
+    """The result with the verdict that remains, what choices do to it, and the test's own error rates.
 
-    Returns
-    -------
-    dict
-        By hypothesis, `Result.data` with `verdict` settled, `as_reported` (the verdict of the primary treatment alone),
-        `robustness` (sentences) and `error_rates` (sentences).
+    `data` has `verdict` settled, `as_reported` (the verdict of the primary treatment alone), `robustness` and
+    `error_rates` (sentences); `gpus` is the number of GPUs of the study.
     """
-    rates = hypotheses.committed()
-    out = {}
-    for name, result in tests.items():
-        data = dict(result.data)
-        of = found.settled
-        parts = {key: f"{name}{key}" for key in data.get("parts", {})}
-        names = list(parts.values()) or [name]
-        told = [] if result.verdict == NOT_TESTED else [of[one]["sentence"] for one in names]
-        if parts:
-            data["parts"] = {
-                key: part | {"verdict": of[parts[key]]["verdict"], "as_reported": part["verdict"]}
-                for key, part in data["parts"].items()
-            }
-        tested = result.verdict != NOT_TESTED
-        data |= {
-            "verdict": of[names[0]]["verdict"] if tested else NOT_TESTED,
-            "as_reported": result.verdict,
-            "robustness": told,
-            "error_rates": hypotheses.error_rates(rates, name, len(draws.cells.gpus), margins)
-            if rates and tested
-            else [],
+    data, tested = dict(result.data), result.verdict != NOT_TESTED
+    if "parts" in data:
+        data["parts"] = {
+            key: part | {"verdict": found.settled[f"{result.name}{key}"]["verdict"], "as_reported": part["verdict"]}
+            for key, part in data["parts"].items()
         }
-        data["sentences"] = [*data["sentences"], *told]
-        out[name] = data
-    return out
+    names = [f"{result.name}{key}" for key in data.get("parts", ())] or [result.name]
+    told = [found.settled[name]["sentence"] for name in names] if tested else []
+    rates = committed() if tested else None
+    data |= {
+        "verdict": found.settled[names[0]]["verdict"] if tested else NOT_TESTED,
+        "as_reported": result.verdict,
+        "robustness": told,
+        "error_rates": error_rates(rates, result.name, gpus, result.margins) if rates else [],
+        "sentences": [*data["sentences"], *told],
+    }
+    return replace(result, verdict=data["verdict"], data=data)
 
 
 def _named(row: Mapping[str, Any]) -> str:
@@ -174,9 +168,8 @@ def _list(names: Sequence[str], most: int = 4) -> str:
 
 
 def choices(evidence: "Evidence") -> Iterator[Choice]:
-    """Every choice that these data allow; the primary one first."""
+    """Every choice that these data allow, beside the primary ones."""
     draws = _fewer(evidence.draws)
-    yield Choice("primary", PRIMARY, draws)
     for name, other in evidence.variants.items():
         yield Choice("treatment", name, _fewer(other))
     yield from _readings(evidence)
@@ -224,8 +217,6 @@ def _expert_traffic(evidence: "Evidence", draws: Draws) -> Iterator[Choice]:
     at = np.isin(draws.cells.model, [m for m in draws.cells.models if draws.classes[m] == "moe"])
     if not at.any():
         return
-    from rooffloor.validate.hypotheses.absorption import mean_efficiency
-
     names, cells = evidence.study.names, draws.cells.where(at)
     shapes, gpus = {m: names.shapes(m) for m in cells.models}, {g: names.gpu(g) for g in cells.gpus}
     efficiency = mean_efficiency(evidence.draws, evidence.constants["primary"])

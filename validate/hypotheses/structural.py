@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import Draws
-from rooffloor.validate.hypotheses.hypotheses import say
+from rooffloor.validate.hypotheses.result import say
 
 type Array = NDArray[np.float64]
 

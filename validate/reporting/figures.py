@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooffloor.validate.fitting.evidence import Evidence
-from rooffloor.validate.hypotheses.hypotheses import NOT_TESTED
+from rooffloor.validate.hypotheses.error_rates import committed
+from rooffloor.validate.hypotheses.result import NOT_TESTED
 from rooffloor.validate.presentation.blocks import Image
 from rooffloor.validate.presentation.numbers import Record, label
 from rooffloor.validate.reporting.sections import which_floor
-from rooffloor.validate.simulation import hypotheses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,7 +146,7 @@ def draw(evidence: Evidence, data: Mapping[str, Any], floors: "Comparison | None
     pairs = data["hypotheses"]["H3"].get("per_sku", ())
     if any(row["verdict"] != NOT_TESTED and row["offset_slope"] is not None for row in pairs):
         drawn["joint"] = tests.joint(pairs, label)[0]
-    rates = hypotheses.committed()
+    rates = committed()
     if rates is not None:
         drawn["power"] = tests.power(rates)
     if floors is not None:

@@ -17,9 +17,8 @@ from rooffloor.validate.estimates.prior_sensitivity import warnings_of
 from rooffloor.validate.fitting.evidence import Evidence
 from rooffloor.validate.hypotheses.absorption import absorption, hidden_errors, mean_efficiency
 from rooffloor.validate.hypotheses.breakdown import breakdown
-from rooffloor.validate.hypotheses.hypotheses import TESTS
-from rooffloor.validate.hypotheses.robustness import robustness, settled
 from rooffloor.validate.hypotheses.structural import structural
+from rooffloor.validate.hypotheses.test import TESTS, judged
 from rooffloor.validate.published.printed_figures import PublishedFigures
 from rooffloor.validate.reporting import tables
 from rooffloor.validate.reporting.sections import which_floor
@@ -42,8 +41,8 @@ def assemble(evidence: Evidence, floors: "Comparison | None" = None, *, seed: in
     """All numbers of the report, as report.json holds them."""
     study, draws = evidence.study, evidence.draws
     published, offsets = published_of(evidence)
-    steady = robustness(evidence)
-    tests = settled({name: test(draws, study.margins) for name, test in TESTS.items()}, steady, study.margins, draws)
+    results, steady = judged(evidence)
+    tests = {name: result.data for name, result in results.items()}
     names = study.names
     shapes = {m: names.shapes(m) for m in draws.cells.models}
     gpus = {g: names.gpu(g) for g in draws.cells.gpus}

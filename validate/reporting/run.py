@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from rooffloor.models.calibration.store import to_npz
 from rooffloor.validate.common import files
-from rooffloor.validate.fitting import saved
-from rooffloor.validate.fitting.evidence import Evidence, gather
+from rooffloor.validate.comparison.comparison import compare_floors
+from rooffloor.validate.fitting import evidence, saved
+from rooffloor.validate.fitting.evidence import Evidence
 from rooffloor.validate.presentation import writers
 from rooffloor.validate.reporting import figures, pages, record, tables
 
@@ -66,14 +67,21 @@ def run(
     full : bool
         Measured cells: also refit floor structures without each model, GPU and pair.
     jobs, dask, keep
-        Where many fits run, and where those of floor structures are kept: see `evidence.gather`.
+        Where many fits run, and where those of floor structures are kept: see `compare_floors`.
 
     Raises
     ------
     InputError, GateError
     """
-    evidence = gather(study, seed=seed, refit=refit, quiet=quiet, full=full, jobs=jobs, dask=dask, keep=keep)
-    return report(evidence, floors=evidence.comparison, out=out, seed=seed)
+    fitted, floors = evidence.fit(study, seed=seed, refit=refit, quiet=quiet, jobs=jobs), None
+    if fitted.measurements is not None:
+        if not quiet:
+            refits = " and refits without each model, GPU and pair" if full else ""
+            print(f"rooffloor: fitting floor structures{refits}", file=sys.stderr)
+        floors = compare_floors(
+            study, fitted.measurements, seed=fitted.seed, refits=full, jobs=jobs, dask=dask, folder=keep, quiet=quiet
+        )
+    return report(fitted, floors=floors, out=out, seed=seed)
 
 
 def report(
@@ -100,7 +108,7 @@ def report(
     """
     started, study = time.time(), fit.study
     target = Path(out) if out is not None else Path("reports") / study.name
-    data = record.assemble(fit, floors, seed=study.seed if seed is None else seed)
+    data = record.assemble(fit, floors, seed=fit.seed if seed is None else seed)
     drawn = figures.draw(fit, data, floors)
     with files.folder(target) as folder:
         files.write_json(folder / "report.json", data)
@@ -110,7 +118,7 @@ def report(
             for kind in ("png", "svg"):
                 files.write_bytes(folder / "figures" / f"{key}.{kind}", writers.image(figure, kind))
         fit.datatree.to_netcdf(folder / "posterior.nc")
-        files.write_bytes(folder / saved.FILE, to_npz(saved.posterior(fit)))
+        files.write_bytes(folder / saved.FILE, to_npz(fit.calibration))
         files.write_json(folder / "run.json", _run_facts(study, started))
         written = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     paths = {str(p): target / p for p in written}
@@ -119,11 +127,11 @@ def report(
 
 def table(study: "Study", *, seed: int | None = None) -> TableResult:
     """The two-number table alone, from the primary treatment."""
-    evidence = gather(study, seed=seed, primary_only=True)
-    published, offsets = record.published_of(evidence)
-    rows = tables.two_numbers(evidence.draws, published, offsets, study.seed if seed is None else seed)
-    data = {"study": study.name, "label": evidence.draws.label, "table": rows}
-    return TableResult(data, f"{study.name}: data {evidence.draws.label}\n\n{pages.table_text(rows)}")
+    fitted = evidence.fit(study, seed=seed, primary_only=True)
+    published, offsets = record.published_of(fitted)
+    rows = tables.two_numbers(fitted.draws, published, offsets, fitted.seed)
+    data = {"study": study.name, "label": fitted.draws.label, "table": rows}
+    return TableResult(data, f"{study.name}: data {fitted.draws.label}\n\n{pages.table_text(rows)}")
 
 
 def _run_facts(study: "Study", started: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooffloor.validate.common import files, resources
 from rooffloor.validate.fitting import saved
-from rooffloor.validate.simulation.hypotheses import NOISE
+from rooffloor.validate.hypotheses.error_rates import NOISE
 from rooffloor.validate.transfer.verdict import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED, VERDICTS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _run(chunk: _Chunk) -> dict[str, Any]:
     import numpy as np
 
     from rooffloor.validate.simulation.family import Planted, planted
-    from rooffloor.validate.study.study import Margins
+    from rooffloor.validate.study.margins import Margins
     from rooffloor.validate.transfer.verdict import judge_family
 
     entropy = [chunk.seed, len(chunk.gpus), int(chunk.cells), list(TRUTHS).index(chunk.truth), chunk.first]

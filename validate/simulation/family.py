@@ -17,7 +17,8 @@ from rooffloor.models.specs.classes import default_class
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import SIMULATED
-from rooffloor.validate.simulation.hypotheses import ANCHOR, CONSTANTS, FAMILY, GRID, NOISE
+from rooffloor.validate.hypotheses.error_rates import NOISE
+from rooffloor.validate.simulation.hypotheses import ANCHOR, CONSTANTS, FAMILY, GRID
 from rooffloor.validate.transfer.family_fit import Family, family
 
 type Array = NDArray[np.float64]

@@ -1,7 +1,7 @@
 """Size, power and coverage of the hypothesis tests: how often would a verdict be wrong? `rooffloor calibrate`.
 
 Studies are simulated at the published study's size (an anchor and another model on K GPUs, 15 cells each) under a known
-truth, and judged by the very functions that judge a study: `hypotheses.h1`, `h2`, `h3`, `frequentist`. Constants are
+truth, and judged by the very functions that judge a study: `h1`, `h2`, `h3`, `frequentist`. Constants are
 known, so that posteriors come from `inference.quadrature`, which agrees with NUTS and takes milliseconds.
 
 A simulated step is (T_gpu + floor) (1 + leftover) (1 + noise): noise is drawn anew for every cell; leftover is what a
@@ -11,10 +11,10 @@ all pairs, part is a pair's own.
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,18 @@ from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
-from rooffloor.validate.common import files, resources
+from rooffloor.validate.common.runner import run
 from rooffloor.validate.estimates.cell_draws import SIMULATED, Draws, with_own_noise
 from rooffloor.validate.estimates.metrics import expected_error
+from rooffloor.validate.hypotheses import frequentist
+from rooffloor.validate.hypotheses.error_rates import BETWEEN, NUMBERS, SLOPES, SMALL_LEFTOVER, Rates, Truth
+from rooffloor.validate.hypotheses.h1 import h1
+from rooffloor.validate.hypotheses.h2 import h2
+from rooffloor.validate.hypotheses.h3 import h3
+from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED
+from rooffloor.validate.hypotheses.slope import weighted_slope
 from rooffloor.validate.simulation.sbc import STUDY_GRID, STUDY_MODELS
 from rooffloor.validate.study.margins import Margins
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 type Array = NDArray[np.float64]
 
@@ -41,9 +44,6 @@ GRID = STUDY_GRID
 SILICON = ("H100", "H200", "A100-40GB", "A100-80GB", "L40S")
 """Whose peak rates the simulated GPUs have, in turn."""
 CONSTANTS = Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0)
-NOISE = 0.02
-LEFTOVER = 0.12
-"""sd of the leftover: the anchor's residual MAPE is then about that of the published study, 8 %."""
 COMMON = 0.5
 """Share of the leftover's variance that all pairs have in common."""
 REACH = 1.0
@@ -52,40 +52,6 @@ FLOOR_SD_MS = 3.0
 DRAWS, UNITS = 300, 20
 CHUNK = 50
 """Studies that are kept on disk together."""
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What a simulated family does.
-
-    Attributes
-    ----------
-    test : "H1", "H2" or "H3"
-    gpus : int
-    difference : float
-        H1: residual MAPE of the family less the anchor's, mean over GPUs, points.
-    between : float
-        H1: its sd between GPUs, points.
-    mechanism : "leftover" or "floor"
-        H1: whether the family's residual is what is left over around the anchor's calibrated floor, or also because
-        its floor is another.
-    slope : float
-        H2, H3: true factor on T_gpu.
-    floor_ms : float
-        H2, H3: floor of the family less the anchor's.
-    noise, leftover : float
-        Relative sds.
-    """
-
-    test: str = "H1"
-    gpus: int = 3
-    difference: float = 0.0
-    between: float = 0.0
-    mechanism: str = "leftover"
-    slope: float = 1.0
-    floor_ms: float = 0.0
-    noise: float = NOISE
-    leftover: float = LEFTOVER
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,8 +231,6 @@ def _covers(estimate: Mapping[str, Any], truth: float) -> dict[str, bool]:
 
 
 def _judge_h1(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
-    from rooffloor.validate.hypotheses.hypotheses import REFUTED, SUPPORTED, h1
-
     found = h1(draws, margins, both_schools=False).data["families"][0]
     rows = found["per_sku"]
     level = {
@@ -292,16 +256,12 @@ def _judge_h1(draws: Draws, margins: Margins, made: Simulated, study: int) -> di
 
 def _true_slope(made: Simulated, study: int) -> Array:
     """Slope of the mean steps on T_gpu, relative least squares, [gpu]."""
-    from rooffloor.validate.hypotheses.hypotheses import weighted_slope
-
     T = made.gpu_ms[made.cells.model == made.model].reshape(made.truth.gpus, -1)
     y = made.by_pair(made.mean_ms, made.model)[study]
     return weighted_slope(T, y, 1.0 / y**2)[0]
 
 
 def _judge_h2(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
-    from rooffloor.validate.hypotheses.hypotheses import REFUTED, SUPPORTED, h2
-
     parts = h2(draws, margins).data["parts"]
     found = {}
     for part, name in (("a", "level"), ("c", "shape")):
@@ -312,8 +272,6 @@ def _judge_h2(draws: Draws, margins: Margins, made: Simulated, study: int) -> di
 
 
 def _judge_h3(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
-    from rooffloor.validate.hypotheses.hypotheses import NOT_TESTED, REFUTED, SUPPORTED, h3
-
     rows = h3(draws, margins).data["per_sku"]
     verdicts = [row["verdict"] for row in rows]
     found: dict[str, Any] = {
@@ -333,8 +291,6 @@ JUDGES = {"H1": _judge_h1, "H2": _judge_h2, "H3": _judge_h3}
 
 def _frequentist(made: Simulated, margins: Margins) -> dict[str, Array]:
     """p below the complement of the margins' probability, per frequentist test, [study]."""
-    from rooffloor.validate.hypotheses import frequentist
-
     known = _offset(made.by_pair(made.step_ms, ANCHOR), made.by_pair(made.gpu_ms[None], ANCHOR))
     error = {
         m: 100.0 * np.abs((made.by_pair(made.gpu_ms[None], m) + known) / made.by_pair(made.step_ms, m) - 1.0)
@@ -345,10 +301,10 @@ def _frequentist(made: Simulated, margins: Margins) -> dict[str, Array]:
     of = (error[made.model], error[ANCHOR], gpus, margins.h1_points)
     least = 1.0 - margins.probability
     tests = {
-        "t, K-1 df": frequentist.t_per_gpu_batch(*of).p_value,
-        "t, two GPUs one die": frequentist.t_per_gpu_batch(*of, clusters=one_die).p_value,
-        "two-way clustered t": frequentist.two_way_t_batch(*of).p_value,
-        "cell-level paired t (pseudo-replicated)": frequentist.tost_cells_batch(*of[:2], margins.h1_points).p_value,
+        "t, K-1 df": frequentist.t_per_gpu(*of).p_value,
+        "t, two GPUs one die": frequentist.t_per_gpu(*of, clusters=one_die).p_value,
+        "two-way clustered t": frequentist.two_way_t(*of).p_value,
+        "cell-level paired t (pseudo-replicated)": frequentist.t_per_cell(*of[:2], margins.h1_points).p_value,
     }
     return {name: (p < least).astype(float) for name, p in tests.items()}
 
@@ -358,15 +314,14 @@ def _frequentist(made: Simulated, margins: Margins) -> dict[str, Array]:
 SIZE = tuple(
     Truth(difference=2.0, between=between, mechanism=mechanism)
     for mechanism in ("leftover", "floor")
-    for between in (0.0, 1.0, 3.0)
+    for between in BETWEEN
 )
-POWER = tuple(Truth(gpus=gpus, between=between) for gpus in (3, 5, 8) for between in (0.0, 1.0, 3.0))
+POWER = tuple(Truth(gpus=gpus, between=between) for gpus in NUMBERS for between in BETWEEN)
 CURVE = tuple(Truth(difference=difference, between=1.0) for difference in (-2.0, 1.0, 3.0, 4.0, 6.0))
 PLAIN = tuple(Truth(difference=difference, between=1.0, leftover=0.0, mechanism="floor") for difference in (0.0, 2.0))
-SMALL_LEFTOVER = 0.02
 SHAPE = tuple(
     Truth("H2", gpus=1, slope=slope, floor_ms=16.0, leftover=leftover)
-    for slope in (1.0, 1.12, 1.5)
+    for slope in SLOPES
     for leftover in (0.0, SMALL_LEFTOVER)
 )
 DIVERGENCE = tuple(
@@ -375,72 +330,6 @@ DIVERGENCE = tuple(
     for leftover in (0.0, SMALL_LEFTOVER)
 )
 SCENARIOS = (*SIZE, *POWER, *CURVE, *PLAIN, *SHAPE, *DIVERGENCE)
-FIELDS = tuple(Truth.__dataclass_fields__)
-FOLDER, TABLE = "calibration", "tests.csv"
-
-
-@dataclass(frozen=True, eq=False)
-class Rates:
-    """How often each test said what, by simulation.
-
-    Attributes
-    ----------
-    table : DataFrame
-        One row per scenario and quantity: the fields of `Truth`, `studies`, `quantity`, `rate` (a share of the
-        studies, or of their GPUs), `se`.
-    """
-
-    table: "pd.DataFrame"
-
-    def __repr__(self) -> str:
-        scenarios = len(self.table.groupby(list(FIELDS), sort=False))
-        return f"Rates({scenarios} scenarios, {int(self.table['studies'].min())} or more simulated studies each)"
-
-    def to_frame(self) -> "pd.DataFrame":
-        return self.table
-
-    def rate(self, quantity: str, **truth: Any) -> float:
-        """Rate of a quantity in the one scenario that has these fields (the others as `Truth` defaults).
-
-        Raises
-        ------
-        KeyError
-            No such scenario or quantity.
-        """
-        wanted = asdict(Truth(**truth)) | {"quantity": quantity}
-        rows = self.table
-        for name, value in wanted.items():
-            rows = rows[rows[name] == value]
-        if len(rows) != 1:
-            raise KeyError(f"no rate of {quantity!r} for {truth}")
-        return float(rows["rate"].iloc[0])
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return {"rates": self.table.to_dict("records"), "sentences": sentences(self)}
-
-    @property
-    def summary(self) -> str:
-        """Text for a person."""
-        return "\n".join(sentences(self))
-
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """How often H1 says "supported" against the true difference, with two standard errors."""
-        from rooffloor.validate.presentation.figures.hypotheses import power
-
-        return power(self, ax=ax)
-
-    def save(self, path: Path) -> Path:
-        """Write the table as CSV."""
-        return files.write_text(path, self.table.to_csv(index=False, float_format="%.4g", lineterminator="\n"))
-
-    @classmethod
-    def load(cls, path: Path) -> "Rates":
-        """Read what `save` wrote."""
-        import pandas as pd
-
-        return cls(pd.read_csv(path))
 
 
 @dataclass(frozen=True)
@@ -480,8 +369,6 @@ def calibrate(
     """
     import pandas as pd
 
-    from rooffloor.validate.common.runner import run
-
     margins = margins or Margins()
     chunks = [
         _Chunk(truth, margins, seed, first, min(CHUNK, count - first))
@@ -506,124 +393,3 @@ def calibrate(
                 }
             )
     return Rates(pd.DataFrame(rows))
-
-
-def committed() -> Rates | None:
-    """The result that comes with the package (`rooffloor calibrate` makes it anew), or None where there is none."""
-    try:
-        return Rates.load(resources.path(FOLDER) / TABLE)
-    except FileNotFoundError:
-        return None
-
-
-def error_rates(rates: Rates, name: str, gpus: int, margins: Margins) -> list[str]:
-    """How often a test is wrong, in words, for a study with so many GPUs; empty where it was not simulated.
-
-    The simulations used the margins of `Margins()`: other margins are named.
-    """
-    default = Margins()
-    found = SAID[name](rates, gpus)
-    if found and replace(margins, label=default.label) != default:
-        found.append(
-            f"These rates are for a margin of {default.h1_points:g} points, a slope within {default.slope_rope:g} of 1 "
-            f"and a probability of {default.probability:g}; this study's margins are others."
-        )
-    return found
-
-
-def _rates(rates: Rates, quantity: str, truths: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Rates of a quantity by name, for the scenarios that were run."""
-    found = {}
-    for name, truth in truths.items():
-        try:
-            found[name] = rates.rate(quantity, **truth)
-        except KeyError:
-            continue
-    return found
-
-
-def _percent(rates: Mapping[str, float]) -> str:
-    return ", ".join(f"{100 * rate:.3g} % {name}" for name, rate in rates.items())
-
-
-def _h1_said(rates: Rates, gpus: int) -> list[str]:
-    between = {f"where GPUs differ by {sd:g} points (sd)": sd for sd in (0.0, 1.0, 3.0)}
-    said = []
-    for mechanism, why in (("leftover", "it leaves more over"), ("floor", "its floor differs")):
-        at = {n: {"difference": 2.0, "between": sd, "mechanism": mechanism} for n, sd in between.items()}
-        found = _rates(rates, "supported", at)
-        if found:
-            said.append(
-                f"In simulated studies of {Truth.gpus} GPUs, a family whose residual MAPE exceeds the anchor's by just "
-                f"the margin because {why} is called supported in {_percent(found)}: by mistake."
-            )
-    near = min((3, 5, 8), key=lambda k: abs(k - gpus))
-    found = _rates(rates, "supported", {n: {"gpus": near, "between": sd} for n, sd in between.items()})
-    if found:
-        said.append(f"A family as good as the anchor is called supported on {near} GPUs in {_percent(found)}.")
-    enough = [
-        f"{next((k for k in (3, 5, 8) if powers.get(str(k), 0.0) >= 0.8), 'more than 8')} at {sd:g} points between GPUs"
-        for sd in (0.0, 1.0, 3.0)
-        if (powers := _rates(rates, "non-inferior", {str(k): {"gpus": k, "between": sd} for k in (3, 5, 8)}))
-    ]
-    if enough:
-        said.append(
-            f"For such a family to be called non-inferior in 80 % of studies, GPUs needed: {', '.join(enough)}."
-        )
-    return said
-
-
-def _h2_said(rates: Rates, gpus: int) -> list[str]:
-    said = []
-    for leftover in (0.0, SMALL_LEFTOVER):
-        slopes = {
-            f"at a true slope of {slope:g}": {
-                "test": "H2", "gpus": 1, "slope": slope, "floor_ms": 16.0, "leftover": leftover
-            }
-            for slope in (1.0, 1.12, 1.5)
-        }  # fmt: skip
-        found = _rates(rates, "shape supported", slopes)
-        if found:
-            what = "nothing left over" if not leftover else f"a smooth leftover of {100 * leftover:g} %"
-            said.append(f"H2c, one GPU, 2 % noise and {what}: the shape is called supported in {_percent(found)}.")
-    return said
-
-
-def _h3_said(rates: Rates, gpus: int) -> list[str]:
-    truths = {
-        "where only the floor differs": {"slope": 1.0, "floor_ms": 5.0},
-        "where only the slope differs (1.5)": {"slope": 1.5, "floor_ms": 0.0},
-        "where both do": {"slope": 1.5, "floor_ms": 5.0},
-    }
-    said = []
-    for leftover in (0.0, SMALL_LEFTOVER):
-        at = {name: {"test": "H3", "leftover": leftover, **truth} for name, truth in truths.items()}
-        found = _rates(rates, "supported on a GPU", at)
-        if found:
-            what = "nothing left over" if not leftover else f"a smooth leftover of {100 * leftover:g} %"
-            said.append(
-                f"H3, 2 % noise and {what}: share of GPUs on which a floor is called the reason: {_percent(found)}."
-            )
-    return said
-
-
-SAID = {"H1": _h1_said, "H2": _h2_said, "H3": _h3_said}
-
-
-def sentences(rates: Rates) -> list[str]:
-    """What the simulations say of the tests, in words; scenarios that were not run are left out."""
-    return [line for name in SAID for line in SAID[name](rates, 3)] + _covered(rates)
-
-
-def _covered(rates: Rates) -> list[str]:
-    """Least and largest coverage of 90 % intervals over all scenarios."""
-    said = []
-    for quantity in dict.fromkeys(rates.table["quantity"]):
-        if str(quantity).startswith("covers 90: "):
-            values = rates.table.loc[rates.table["quantity"] == quantity, "rate"]
-            what = str(quantity).removeprefix("covers 90: ")
-            said.append(
-                f"90 % intervals of the {what} cover {100 * values.min():.0f} to {100 * values.max():.0f} % over "
-                f"{len(values)} scenarios."
-            )
-    return said

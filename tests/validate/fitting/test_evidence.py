@@ -66,7 +66,7 @@ def test_a_cache_of_other_grids_is_not_used(tmp_path: Path) -> None:
 
 
 def test_imputed_draws_carry_their_label_and_weights() -> None:
-    evidence = fitting.gather(Study.load("transfer-study"), primary_only=True)
+    evidence = fitting.fit(Study.load("transfer-study"), primary_only=True)
     draws = evidence.draws
     assert draws.label == IMPUTED
     assert draws.weight.sum() == pytest.approx(1.0)
@@ -92,7 +92,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_cut_recovers_planted_floors(simulated: Path) -> None:
-    evidence = fitting.gather(Study.from_data(simulated), primary_only=True)
+    evidence = fitting.fit(Study.from_data(simulated), primary_only=True)
     draws = evidence.draws
     assert draws.label == MEASURED
     assert evidence.treatment.startswith("cut")
@@ -129,4 +129,4 @@ def _saved_draws_predict_what_the_fit_does(evidence: fitting.Evidence) -> None:
 def test_an_absent_anchor_is_bad_input(simulated: Path) -> None:
     study = Study.from_data(simulated, anchor="Mistral-7B-v0.3")
     with pytest.raises(InputError, match="has no usable cells"):
-        fitting.gather(study)
+        fitting.fit(study)

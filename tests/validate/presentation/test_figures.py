@@ -11,7 +11,8 @@ from matplotlib.text import Text
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED, Draws
-from rooffloor.validate.hypotheses import hypotheses
+from rooffloor.validate.hypotheses.h1 import h1
+from rooffloor.validate.hypotheses.h3 import h3
 from rooffloor.validate.presentation.figures.absorption import absorption, hidden_errors
 from rooffloor.validate.presentation.figures.cells import context_slopes, measured_predicted
 from rooffloor.validate.presentation.figures.hypotheses import joint, margins
@@ -153,8 +154,8 @@ FIGURES = {
     "measured_predicted": lambda d, axes=None: measured_predicted(d, axes=axes),
     "breakdown": lambda d, axes=None: breakdown(breakdown_of(d), d.label, axes=axes),
     "context": lambda d, axes=None: context_slopes(d, {(ANCHOR, "A100-40GB"): 14.8}, axes=axes),
-    "verdicts": lambda d, axes=None: margins(hypotheses.h1(d, Margins()).data, d.label, 2.0, axes=axes),
-    "joint": lambda d, axes=None: joint(hypotheses.h3(d, Margins()).data["per_sku"], d.label, axes=axes),
+    "verdicts": lambda d, axes=None: margins(h1(d, Margins()).data, d.label, 2.0, axes=axes),
+    "joint": lambda d, axes=None: joint(h3(d, Margins()).data["per_sku"], d.label, axes=axes),
 }
 STUDIES = {
     "imputed": lambda: simulate(IMPUTED, (*DENSE, MOE)),
@@ -330,7 +331,7 @@ def test_context_slopes_show_the_contexts_all_grids_hold_and_the_published_rise(
 
 def test_margins_draw_every_gpu_the_pooled_curve_and_the_decision_lines():
     draws = STUDIES["imputed"]()
-    data = hypotheses.h1(draws, Margins()).data
+    data = h1(draws, Margins()).data
     (ax,) = margins(data, draws.label, 2.0)
     curves = [line.get_ydata() for line in ax.get_lines() if len(np.atleast_1d(line.get_xdata())) == 21]
     assert len(curves) == len(GPUS) + 1
@@ -341,7 +342,7 @@ def test_margins_draw_every_gpu_the_pooled_curve_and_the_decision_lines():
 
 
 def test_margins_say_why_nothing_was_tested():
-    data = hypotheses.h1(simulate(MEASURED, models=(ANCHOR, SMALL)), Margins()).data
+    data = h1(simulate(MEASURED, models=(ANCHOR, SMALL)), Margins()).data
     (ax,) = margins(data, MEASURED, 2.0)
     assert "No model of the anchor's class" in words(ax.figure)
 

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
+from rooffloor.validate.hypotheses.error_rates import Rates, Truth
 from rooffloor.validate.presentation.figures.hypotheses import power
-from rooffloor.validate.simulation.hypotheses import CURVE, POWER, SIZE, Rates, Truth
+from rooffloor.validate.simulation.hypotheses import CURVE, POWER, SIZE
 
 
 def made_rates(truths: tuple[Truth, ...] = (*CURVE, *POWER, *SIZE)) -> Rates:

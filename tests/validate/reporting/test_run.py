@@ -10,11 +10,11 @@ import pytest
 from rooffloor.validate.estimates.cell_draws import IMPUTED
 from rooffloor.validate.fitting import evidence as fitting
 from rooffloor.validate.fitting import saved
+from rooffloor.validate.hypotheses import error_rates
 from rooffloor.validate.published.imputation.reconstruction import load as load_reconstruction
 from rooffloor.validate.published.printed_figures import PublishedFigures
 from rooffloor.validate.reporting import run as report
 from rooffloor.validate.reporting import tables as sections
-from rooffloor.validate.simulation import hypotheses as power
 from rooffloor.validate.study.study import Study
 
 pytestmark = pytest.mark.timeout(900)
@@ -40,7 +40,7 @@ def test_every_file_is_there(twice: tuple[report.ReportResult, Path, Path]) -> N
     drawn = {"absorption", "hidden_errors", "table", "floors", "measured_predicted", "breakdown", "context", "verdicts"}
     drawn |= {"joint"}  # the 1B diverges on some GPU
     drawn |= {"competition"} if result.data["which_floor"]["run"] else set()
-    drawn |= {"power"} if power.committed() is not None else set()
+    drawn |= {"power"} if error_rates.committed() is not None else set()
     assert figures == drawn
     assert {p.stem for p in (one / "figures").glob("*.svg")} == figures
     assert all(path.exists() for path in result.paths.values())
@@ -89,7 +89,7 @@ def test_verdicts_are_what_other_choices_leave(twice: tuple[report.ReportResult,
     page = (twice[1] / "report.html").read_text()
     assert "Do the verdicts stand?" in page
     assert "pseudo-replicated" in page
-    rates = power.committed() is not None
+    rates = error_rates.committed() is not None
     assert ("How often is this test wrong?" in page) == rates == bool(data["hypotheses"]["H1"]["error_rates"])
 
 
@@ -127,7 +127,7 @@ def test_saved_draws_are_those_of_the_package(twice: tuple[report.ReportResult, 
 
 def test_published_offsets_are_those_of_the_study() -> None:
     study = Study.load("transfer-study")
-    draws = fitting.gather(study, primary_only=True).draws
+    draws = fitting.fit(study, primary_only=True).draws
     offsets = sections.published_offsets(draws, load_reconstruction(study.data.path.parent))
     figures = PublishedFigures.load()
     for gpu in draws.cells.gpus:

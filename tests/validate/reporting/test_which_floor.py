@@ -16,9 +16,7 @@ from matplotlib.text import Text as Drawn
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.comparison import answer
-from rooffloor.validate.comparison import comparison as compare
 from rooffloor.validate.comparison.comparison import Comparison
-from rooffloor.validate.fitting import evidence as fitting
 from rooffloor.validate.presentation import blocks
 from rooffloor.validate.presentation.figures import which_floor as figures
 from rooffloor.validate.published.evidence import competition
@@ -31,6 +29,7 @@ from rooffloor.validate.published.evidence.competition import (
     sides_of,
 )
 from rooffloor.validate.published.imputation.readings import DISCREPANCIES, FEASIBLE_READINGS, GRIDS, ROOF, Index
+from rooffloor.validate.reporting import run
 from rooffloor.validate.reporting.sections import which_floor
 from rooffloor.validate.study.study import Study
 
@@ -379,22 +378,23 @@ def test_nothing_was_compared() -> None:
 
 
 def test_measured_studies_are_compared_and_with_full_refitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    study: Any = SimpleNamespace(data=SimpleNamespace(format="schema"), seed=3)
-    values = {f.name: None for f in dataclasses.fields(fitting.Evidence)} | {"measurements": "cells"}
-    evidence = fitting.Evidence(**values)  # type: ignore[arg-type]
+    study: Any = SimpleNamespace(name="mine")
+    evidence = SimpleNamespace(study=study, seed=3, measurements="cells")
     calls: list[tuple[Any, ...]] = []
 
     def spy(*args: Any, **given: Any) -> str:
         calls.append((*args, given))
         return "compared"
 
-    monkeypatch.setattr(fitting, "_measured", lambda *_: evidence)
-    monkeypatch.setattr(compare, "compare_floors", spy)
-    assert fitting.gather(study, primary_only=True).comparison is None
-    assert calls == []
-    found: Any = fitting.gather(study, full=True, jobs=2, dask="tcp://a:1", keep=Path("kept")).comparison
+    monkeypatch.setattr(run.evidence, "fit", lambda *_, **__: evidence)
+    monkeypatch.setattr(run, "compare_floors", spy)
+    monkeypatch.setattr(run, "report", lambda fit, *, floors, **_: floors)
+    found: Any = run.run(study, full=True, jobs=2, dask="tcp://a:1", keep=Path("kept"))
     assert found == "compared"
     given = {"seed": 3, "refits": True, "jobs": 2, "dask": "tcp://a:1", "folder": Path("kept"), "quiet": True}
     assert calls == [(study, "cells", given)]
-    fitting.gather(study)
+    run.run(study)
     assert calls[1][2]["refits"] is False
+    evidence.measurements = None
+    assert run.run(study) is None
+    assert len(calls) == 2

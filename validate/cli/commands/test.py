@@ -16,8 +16,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     study = study_of(options)
-    from rooffloor.validate.hypotheses import hypotheses
+    from rooffloor.validate.fitting.evidence import fit
+    from rooffloor.validate.hypotheses.test import test
 
-    result = hypotheses.evaluate(study, options.hypothesis, seed=options.seed, quiet=options.quiet)
-    show(result.data if options.json else result.summary)
+    result = test(fit(study, seed=options.seed, quiet=options.quiet), options.hypothesis)
+    show(result.data if options.json else result.text)
     return {"supported": DONE, "refuted": REFUTED}.get(result.verdict, UNDECIDED)

@@ -1,0 +1,137 @@
+"""Calibrations from fits: plain draws that `predict`, `plan` and `check` read."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooffloor.models.calibration.anchor import of_anchor
+from rooffloor.models.calibration.draws import Calibration, Domain
+from rooffloor.models.calibration.floors import floor_scales
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.gate import GateFailure
+from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.roofline import CONSTANTS
+from rooffloor.models.specs.classes import default_class
+from rooffloor.validate.common.errors import GateError
+from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
+from rooffloor.validate.published.printed_figures import PER_MODEL
+
+if TYPE_CHECKING:
+    from rooffloor.validate.measurements.load import Measurements
+    from rooffloor.validate.study.study import Study
+
+type Array = NDArray[np.float64]
+
+PER_UNIT = 8
+"""Draws kept of each imputation."""
+DRAWS = 800
+"""Draws kept of a fit to measured cells."""
+
+
+def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, Array]], treatment: str) -> Calibration:
+    """The primary treatment of a study as plain draws.
+
+    Imputed studies keep `PER_UNIT` draws of each imputation, measured ones all draws of the report.
+
+    Parameters
+    ----------
+    constants : mapping of name to {gpu or "all GPUs": draws, shape (draw,)}
+    treatment : "cut", "joint" or "study"
+    """
+    names, cells = study.names, draws.cells
+    by_gpu = {
+        name: np.stack([values.get(g, values.get("all GPUs", np.empty(0))) for g in cells.gpus], -1)
+        for name, values in constants.items()
+    }
+    keep = np.arange(len(draws.weight))
+    if draws.label == IMPUTED:
+        _, first, size = np.unique(draws.unit, return_index=True, return_counts=True)
+        steps = (np.arange(PER_UNIT) + 0.5) / PER_UNIT
+        keep = (first[:, None] + (size[:, None] * steps).astype(int)).ravel()
+    shape = (len(draws.weight), len(cells.gpus), len(cells.models))
+    floor, noise = np.full(shape, np.nan), np.full(shape, np.nan)
+    pairs, columns = [], []
+    for model, gpu, mask in draws.pairs():
+        at = (slice(None), cells.gpus.index(gpu), cells.models.index(model))
+        floor[at] = draws.floor_ms[:, mask][:, 0]
+        pairs.append((gpu, draws.classes[model], model))
+        columns.append(floor[at][keep])
+        noise[at] = (draws.noise_ms[:, mask] / np.abs(draws.mean_ms[:, mask])).mean(-1)
+    anchor = cells.model == draws.anchor
+
+    def every(values: Array) -> Array:
+        """[draw or 1, cell] -> [draw kept, anchor's cell]."""
+        return np.broadcast_to(values, (len(draws.weight), len(cells)))[keep][:, anchor]
+
+    sizes = [names.shapes(m).parameters for m in cells.models]
+    weight = draws.weight[keep]
+    return Calibration(
+        gpus=cells.gpus,
+        models=cells.models,
+        classes=tuple(draws.classes[m] for m in cells.models),
+        anchor=draws.anchor,
+        constants={name: values[keep] for name, values in by_gpu.items()},
+        floor_ms=floor[keep],
+        noise_relative=noise[keep],
+        combine=PER_MODEL.combine,
+        q=np.ones(len(keep)),
+        scales=floor_scales(pairs, np.stack(columns, -1), PER_MODEL, np.random.default_rng(study.seed)),
+        weight=weight / weight.sum(),
+        unit=draws.unit[keep].astype(np.int64),
+        anchor_gpu=cells.gpu_code[anchor],
+        anchor_batch=every(draws.batch),
+        anchor_context=every(draws.context),
+        anchor_step_ms=every(draws.step_ms),
+        anchor_gpu_ms=every(draws.gpu_ms),
+        specs={g: names.gpu(g) for g in cells.gpus},
+        experts=study.efficiency.experts,
+        domain=Domain.of(draws.batch, draws.context, sizes),
+        label=draws.label,
+        source=study.name,
+        treatment=treatment,
+        stack=study.data.stack or "",
+        mode=study.data.mode or "",
+    )
+
+
+def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quiet: bool = True) -> Calibration:
+    """Fit the constants to one model's measured cells, and its floor and noise on each GPU given them.
+
+    Parameters
+    ----------
+    measurements : Measurements
+        Rows of other models are not looked at: the first stage of a cut. Repeats are averaged.
+    anchor : str
+        As `measurements` names it.
+
+    Raises
+    ------
+    GateError
+        The fit failed its convergence gate.
+    """
+    from rooffloor.models.inference.sampling import compile_model, fit_gated, thin
+    from rooffloor.models.inference.step_model import build_model
+
+    cells, _ = measurements.averaged(anchor)
+    shapes = measurements.shapes[anchor]
+    klass = default_class(shapes)
+    work = stack_work(cells, {anchor: shapes}, measurements.gpus)
+    try:
+        model = build_model(cells, work, {anchor: klass}, FloorStructure("gpu"), "free")
+        fit = fit_gated(compile_model(model), seed=seed, progress=not quiet)
+    except GateFailure as error:
+        raise GateError(str(error)) from error
+    names = [name for name in CONSTANTS if name in fit.posterior]
+    return of_anchor(
+        cells,
+        shapes,
+        klass,
+        {n: thin(fit.posterior[n].to_numpy().reshape(-1), DRAWS) for n in names},
+        measurements.gpus,
+        np.random.default_rng(seed),
+        label=measurements.label,
+        source=f"{anchor} in {measurements.provenance.get('file')}",
+        **{of: str(measurements.provenance.get(of) or "").replace("unknown", "") for of in ("stack", "mode")},
+    )

@@ -1,0 +1,210 @@
+"""Fits to measured cells: constants joint (all cells) or cut (the anchor's alone), under either roof."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.cut import cut
+from rooffloor.models.inference.cut_model import cut_models
+from rooffloor.models.inference.noise import variance_ms2
+from rooffloor.models.inference.prior_density import log_prior
+from rooffloor.models.inference.sampling import Compiled, Fit, compile_model, fit_gated, thin
+from rooffloor.models.inference.step_distribution import efficiency_of, step_distribution
+from rooffloor.models.inference.step_model import build_model
+from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.roofline import CONSTANTS, work_ms
+from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.estimates.cell_draws import Draws, with_own_noise
+from rooffloor.validate.estimates.prior_sensitivity import floors_against_anchor, power_scaling
+from rooffloor.validate.fitting.parts import parts_of
+from rooffloor.validate.published.printed_figures import PER_MODEL
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from rooffloor.validate.measurements.load import Measurements
+    from rooffloor.validate.study.study import Study
+
+type Array = NDArray[np.float64]
+
+PER_CLASS = FloorStructure("gpu, class")
+FITTED = ("eta_bw", "eta_fa", "eta_tc", "l_half", "rho_q")
+"""Constants that a fit may leave free."""
+BATCHES = 50
+"""Consecutive batches of a measured posterior that serve as units of the Monte Carlo error."""
+
+
+def variant(query: bool, treatment: str) -> str:
+    """Roof and treatment of the constants in words."""
+    return f"{'query-head limb' if query else 'plain roof'}, {treatment}"
+
+
+class Measured:
+    """Fits of one measured data set: floors per (GPU, model), added, beside either roof."""
+
+    structure = PER_MODEL
+
+    def __init__(self, study: "Study", measurements: "Measurements", seed: int, quiet: bool):
+        self.study, self.seed, self.quiet = study, seed, quiet
+        self._downstream: Compiled | None = None
+        self.sensitivity: list[dict[str, Any]] = []
+        """Of the joint treatment under the roof that was fitted first."""
+        self.cells = measurements.cells()
+        self.label = measurements.label.replace("derived", "derived from end-to-end measurements")
+        self.classes = {m: study.class_of(m) for m in self.cells.models}
+        self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
+
+    def fit(
+        self, query: bool, treatment: str, *, with_classes: bool = False
+    ) -> tuple[Draws, list[dict[str, Any]], dict[str, dict[str, Array]], "xr.DataTree"]:
+        """Draws, diagnostics, constants and posterior of one treatment.
+
+        `with_classes` adds floors per (GPU, class), from a joint fit of that structure.
+        """
+        class_floors: dict[tuple[str, str], Array] = {}
+        rows: list[dict[str, Any]] = []
+        if with_classes:
+            per_class, row = self._joint(query, PER_CLASS)
+            class_floors = _class_floors(per_class.posterior, self.cells, self.classes)
+            rows.append(row)
+        if treatment == "cut":
+            posterior, gpus, models, unit, row, tree = self._cut(query)
+            draws = self._draws(posterior, gpus, models, class_floors, "anchor_", unit)
+        else:
+            fit, row = self._joint(query, self.structure)
+            self.sensitivity = self.sensitivity or self._power_scaled(fit.posterior)
+            posterior, gpus, models = _arrays(fit.posterior)
+            tree = fit.datatree
+            draws = self._draws(posterior, gpus, models, class_floors, None)
+        constants = {n: {"all GPUs": posterior[n]} for n in FITTED if n in posterior}
+        return draws, [row, *rows], constants, tree
+
+    def _tell(self, what: str) -> None:
+        """Say on the terminal what is being fitted."""
+        if not self.quiet:
+            print(f"rooffloor: fitting {what}", file=sys.stderr)
+
+    def _joint(self, query: bool, structure: FloorStructure) -> tuple["Fit", dict[str, Any]]:
+        self._tell(f"{variant(query, 'joint')}, {structure}")
+        model = build_model(self.cells, self.work, self.classes, structure, "free", query_heads=query)
+        fit = fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
+        return fit, _fit_row(f"{variant(query, 'joint')}, {structure}", fit)
+
+    def _power_scaled(self, posterior: "xr.Dataset") -> list[dict[str, Any]]:
+        cells = self.cells
+        assert cells.step_ms is not None
+        quantities = {
+            name if name.startswith("eta_") else f"log {name}": values if name.startswith("eta_") else np.log(values)
+            for name, values in ((n, posterior[n].to_numpy()) for n in CONSTANTS if n in posterior)
+        }
+        pairs = zip(cells.model.tolist(), cells.gpu.tolist(), strict=True)
+        quantities |= floors_against_anchor(posterior["floor_ms"], self.study.anchor, pairs)
+        rng = np.random.default_rng(self.seed)
+        steps = step_distribution(posterior, cells, self.classes, self.structure, rng, work=self.work)
+        shape = (posterior.sizes["chain"], posterior.sizes["draw"], len(cells))
+        log = steps.log_density(cells.step_ms).reshape(shape)
+        return power_scaling(quantities, log_prior(posterior, self.structure), log)
+
+    def _cut(
+        self, query: bool
+    ) -> tuple[dict[str, Array], list[str], list[str], NDArray[np.int64], dict[str, Any], "xr.DataTree"]:
+        self._tell(f"{variant(query, 'cut')}, {self.structure}")
+        stages = cut_models(self.cells, self.work, self.classes, self.structure, self.study.anchor, query_heads=query)
+        upstream = fit_gated(compile_model(stages.upstream), seed=self.seed, progress=not self.quiet)
+        if self._downstream is None:  # given the constants as data, the same model for every roof
+            self._downstream = compile_model(stages.downstream)
+        result = cut(upstream.posterior, self._downstream, stages.data_of, seed=self.seed, progress=not self.quiet)
+        posterior, gpus, models = _arrays(result.posterior)
+        row = _fit_row(f"{variant(query, 'cut')}, anchor's cells", upstream)
+        row |= {"downstream_fits": result.attempts, "downstream_failed": len(result.failed)}
+        unit = result.posterior["upstream"].to_numpy().astype(np.int64)
+        return posterior, gpus, models, unit, row, result.datatree
+
+    def _draws(
+        self,
+        posterior: Mapping[str, Array],
+        gpus: Sequence[str],
+        models: Sequence[str],
+        class_floors: Mapping[tuple[str, str], Array],
+        anchor_prefix: str | None,
+        unit: NDArray[np.int64] | None = None,
+    ) -> Draws:
+        cells, anchor = self.cells, self.study.anchor
+        assert cells.step_ms is not None
+        efficiency = efficiency_of(posterior)
+        T = work_ms(self.work, efficiency)
+        parts, dispatch = parts_of(self.work, efficiency, T)
+        model_code = np.array([models.index(m) for m in cells.model])
+        gpu_code = np.array([gpus.index(g) for g in cells.gpu])
+        floors = posterior["floor_ms"]
+        own = floors[:, gpu_code, model_code]
+        mean = T + own
+        # Under the cut the anchor's cells have the noise of the upstream fit, the others that of the downstream fit.
+        others = [m for m in cells.models if anchor_prefix is None or m != anchor]
+        noise_of = dict(zip(others, posterior["noise_relative"].T, strict=True))
+        absolute_of = dict.fromkeys(others, posterior["noise_ms"])
+        if anchor_prefix is not None:
+            noise_of[anchor] = posterior[f"{anchor_prefix}noise_relative"][:, 0]
+            absolute_of[anchor] = posterior[f"{anchor_prefix}noise_ms"]
+        relative = np.stack([noise_of[m] for m in cells.models], -1)[:, cells.model_code]
+        absolute = np.stack([absolute_of[m] for m in cells.models], -1)[:, cells.model_code]
+        known = 0.0 if cells.step_sd_ms is None else cells.step_sd_ms
+        with_anchor = {g for g, m in zip(cells.gpu, cells.model, strict=True) if m == anchor}
+        anchor_floor = np.where(
+            np.isin(cells.gpu, list(with_anchor)), floors[:, gpu_code, models.index(anchor)], np.nan
+        )
+        count = len(T)
+        class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
+        found = Draws(
+            cells,
+            self.label,
+            anchor,
+            self.classes,
+            cells.batch[None],
+            cells.context[None],
+            cells.step_ms[None],
+            T,
+            parts,
+            dispatch,
+            own,
+            class_floors,
+            anchor_floor,
+            np.sqrt(variance_ms2(mean, relative, absolute, known)),
+            unit if unit is not None else np.arange(count) * BATCHES // count,
+            np.full(count, 1.0 / count),
+        )
+        return with_own_noise(found, np.random.default_rng(self.seed))
+
+
+def _arrays(posterior: "xr.Dataset") -> tuple[dict[str, Array], list[str], list[str]]:
+    """Pooled draws of every variable, and the names along the floors' two axes."""
+    gpus, models = (posterior[d].to_numpy().tolist() for d in ("gpu", "model"))
+    return {str(n): _pool(posterior[n]) for n in posterior.data_vars}, gpus, models
+
+
+def _pool(variable: "xr.DataArray", most: int = 2_000) -> Array:
+    """All draws of a variable, chains end to end and thinned to at most `most`: (draw, ...)."""
+    return thin(np.asarray(variable.transpose("chain", "draw", ...).values, dtype=float), most)
+
+
+def _class_floors(posterior: "xr.Dataset", cells: Cells, classes: Mapping[str, str]) -> dict[tuple[str, str], Array]:
+    measured = dict.fromkeys((g, classes[m]) for g, m in zip(cells.gpu, cells.model, strict=True))
+    return {(g, c): _pool(posterior["floor_ms"].sel({"gpu": g, "class": c})) for g, c in measured}
+
+
+def _fit_row(name: str, fit: "Fit") -> dict[str, Any]:
+    found = fit.diagnostics
+    return {
+        "name": name,
+        "passed": fit.passed,
+        "rhat": found.rhat,
+        "ess_bulk": found.ess_bulk,
+        "ess_tail": found.ess_tail,
+        "divergences": found.divergences,
+        "ebfmi": found.ebfmi,
+        "attempts": len(fit.attempts),
+    }

@@ -1,0 +1,100 @@
+"""H1: same-class dense transfer, per family and GPU and averaged over GPUs; beside it the frequentist tests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooffloor.validate.estimates.cell_draws import Draws
+from rooffloor.validate.estimates.estimate import Estimate
+from rooffloor.validate.hypotheses import words
+from rooffloor.validate.hypotheses.frequentist_h1 import dies, school
+from rooffloor.validate.hypotheses.level import beside_anchor, by_unit, level_error, pooled_below
+from rooffloor.validate.hypotheses.result import STATEMENTS, Result, not_tested, verdict_of, weakest
+from rooffloor.validate.hypotheses.slope import slope_summary
+from rooffloor.validate.study.margins import Margins
+
+type Array = NDArray[np.float64]
+
+SPREAD = 1.25
+"""Scale of the half-Cauchy prior on the sd between GPUs, in margins."""
+
+
+def h1(draws: Draws, margins: Margins, *, both_schools: bool = True, spread: float = SPREAD) -> Result:
+    """The test; `both_schools` adds the frequentist tests, which do not change its verdict."""
+    own_class = draws.classes[draws.anchor]
+    names = [m for m in draws.cells.models if m != draws.anchor and draws.classes[m] == own_class]
+    scale = spread * margins.h1_points
+    families = [_family(draws, m, margins, both_schools, scale) for m in names if beside_anchor(draws, m)]
+    if not families:
+        why = f"No model of the anchor's class ({own_class}) was measured beside the anchor."
+        return not_tested("H1", why, draws.label, margins)
+    for family in families:
+        family["sentences"] = words.family(family, margins, scale)
+    verdict = weakest({f["verdict"] for f in families})
+    data = {
+        "verdict": verdict,
+        "statement": STATEMENTS["H1"],
+        "sentences": [s for f in families for s in f["sentences"]],
+        "families": families,
+    }
+    return Result("H1", verdict, data, draws.label, margins)
+
+
+def _family(draws: Draws, family: str, margins: Margins, both_schools: bool, scale: float) -> dict[str, Any]:
+    levels, gaps, rows = [], [], []
+    for gpu, mask in beside_anchor(draws, family):
+        level = level_error(draws, mask, draws.calibrated_ms)
+        gap = level - level_error(draws, draws.mask(draws.anchor, gpu), draws.calibrated_ms)
+        better = draws.probability(gap < margins.h1_points, f"P(difference < {margins.h1_points:g} points)")
+        good = draws.probability(level < margins.h1_absolute, f"P(residual MAPE < {margins.h1_absolute:g} %)")
+        what = "expected residual MAPE of the family minus that of the anchor"
+        rows.append(
+            {
+                "gpu": gpu,
+                "probability": better.data,
+                "absolute_probability": good.data,
+                "difference": draws.estimate(gap, what, "points").data,
+                "level": draws.estimate(level, "expected residual MAPE under the anchor's floor", "percent").data,
+                **slope_summary(draws, mask, margins),
+            }
+        )
+        levels.append(level)
+        gaps.append(gap)
+    gpus, gap, level = [row["gpu"] for row in rows], np.stack(gaps, -1), np.stack(levels, -1)
+    means, sds, mass = by_unit(draws, gap)
+    level_means, level_sds, _ = by_unit(draws, level)
+    on_average = float(mass @ pooled_below(means, sds, margins.h1_points, scale))
+    absolute = float(mass @ pooled_below(level_means, level_sds, margins.h1_absolute, scale))
+    joint = draws.probability((gap < margins.h1_points).all(-1), f"P(difference < {margins.h1_points:g} on every GPU)")
+    curve = [
+        {"margin": m, "probability": float(mass @ pooled_below(means, sds, m, scale))}
+        | {f"on {g}": float(draws.weight @ (gap[:, k] < m)) for k, g in enumerate(gpus)}
+        for m in np.linspace(0.0, 5.0, 21).tolist()
+    ]
+    return {
+        "family": family,
+        "verdict": verdict_of(min(on_average, absolute), margins),
+        "probability": _averaged(on_average, f"P(mean difference < {margins.h1_points:g} points)"),
+        "absolute_probability": _averaged(absolute, f"P(mean residual MAPE < {margins.h1_absolute:g} %)"),
+        "difference": draws.estimate(gap.mean(-1), "the same, mean over GPUs", "points").data,
+        "per_sku": rows,
+        "joint": joint.data,
+        "by_die": _by_die(draws, gap, gpus, margins, scale),
+        "frequentist": school(draws, family, gpus, margins) if both_schools else None,
+        "margins": curve,
+    }
+
+
+def _averaged(probability: float, of: str) -> dict[str, Any]:
+    return Estimate(probability, of, "probability", {}, None).data
+
+
+def _by_die(draws: Draws, gap: Array, gpus: Sequence[str], margins: Margins, scale: float) -> float | None:
+    """P(mean difference below the margin) with the GPUs of one die averaged first; None where each has its own."""
+    die = np.array(list(dies(gpus).values()))
+    if not 1 < len(set(die)) < len(gpus):
+        return None
+    means, sds, mass = by_unit(draws, np.stack([gap[:, die == d].mean(-1) for d in dict.fromkeys(die)], -1))
+    return float(mass @ pooled_below(means, sds, margins.h1_points, scale))

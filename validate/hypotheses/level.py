@@ -1,0 +1,101 @@
+"""The level of a residual: MAPEs under a calibrated floor, whatever it was calibrated on, and their mean over GPUs."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp, ndtr
+
+from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
+from rooffloor.validate.estimates.metrics import expected_error
+
+type Array = NDArray[np.float64]
+
+FEW_CELLS, SPLITS = 3, 30
+"""Cells that calibrate a floor, and how many choices of them are tried, where few calibrate and the rest test."""
+
+
+def beside_anchor(draws: Draws, model: str, least: int = 1) -> list[tuple[str, NDArray[np.bool_]]]:
+    """GPUs on which the anchor, and a model in at least so many cells, were measured, with the model's cells."""
+    return [(g, mask) for m, g, mask in draws.pairs() if m == model and mask.sum() >= least and draws.has_anchor(mask)]
+
+
+def level_error(draws: Draws, mask: NDArray[np.bool_], floor_ms: Array) -> Array:
+    """Expected MAPE (percent, per draw) of some cells predicted as T_gpu + a calibrated floor."""
+    predicted = draws.gpu_ms[:, mask] + floor_ms[:, mask]
+    return 100.0 * expected_error(predicted, draws.mean_ms[:, mask], draws.noise_ms[:, mask]).mean(-1)
+
+
+def left_out_error(draws: Draws, mask: NDArray[np.bool_]) -> Array:
+    """MAPE (percent, per draw) of cells predicted with an offset fitted to the pair's other cells, weights 1/y^2."""
+    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
+    w = np.broadcast_to(1.0 / y**2, T.shape)
+    d = y - T
+    total, sum_ = w.sum(-1, keepdims=True), (w * d).sum(-1, keepdims=True)
+    offset = (sum_ - w * d) / np.maximum(total - w, 1e-300)
+    return np.asarray(100.0 * np.abs((T + offset - y) / y).mean(-1))
+
+
+def few_cells_error(draws: Draws, mask: NDArray[np.bool_]) -> Array:
+    """MAPE (percent, per draw) of the other cells, offset from `FEW_CELLS` cells, mean over `SPLITS` choices."""
+    n = int(mask.sum())
+    rng = np.random.default_rng(n)
+    chosen = [rng.permutation(n) < FEW_CELLS for _ in range(SPLITS)]
+    return np.mean([elsewhere_error(draws, mask, at) for at in chosen], axis=0)
+
+
+def long_context_error(draws: Draws, mask: NDArray[np.bool_]) -> Array | None:
+    """MAPE (percent, per draw) of the longest context under an offset from all shorter ones; None without two."""
+    context = draws.context[0, mask]
+    short = context < context.max()
+    return elsewhere_error(draws, mask, short) if short.any() else None
+
+
+def elsewhere_error(draws: Draws, mask: NDArray[np.bool_], calibrate: NDArray[np.bool_]) -> Array:
+    """MAPE (percent, per draw) of a pair's other cells, offset fitted to those of `calibrate`, weights 1/y^2."""
+    T, y = draws.gpu_ms[:, mask], np.broadcast_to(draws.step_ms[:, mask], draws.gpu_ms[:, mask].shape)
+    w = calibrate / y**2
+    offset = (w * (y - T)).sum(-1, keepdims=True) / w.sum(-1, keepdims=True)
+    return np.asarray(100.0 * np.abs((T + offset - y) / y)[:, ~calibrate].mean(-1))
+
+
+def pooled_below(means: Array, sds: Array, margin: float | Array, scale: float) -> Array:
+    """P(mean over SKUs below a margin) with a between-SKU sd ~ half-Cauchy(scale) and a flat mean.
+
+    Parameters
+    ----------
+    means, sds : arrays, shape (..., gpu)
+        Posterior mean and sd of the difference on each SKU.
+    margin : float or array that broadcasts with the leading axes
+
+    Returns
+    -------
+    array, shape (...)
+    """
+    tau = scale * np.tan(0.5 * np.pi * (np.arange(60) + 0.5) / 60)
+    variance = np.maximum(sds, 1e-6)[..., None, :] ** 2 + tau[:, None] ** 2
+    precision = (1.0 / variance).sum(-1)
+    centre = (means[..., None, :] / variance).sum(-1) / precision
+    gap = means[..., None, :] - centre[..., None]
+    log_weight = -0.5 * (np.log(variance).sum(-1) + np.log(precision) + (gap**2 / variance).sum(-1))
+    weight = np.exp(log_weight - logsumexp(log_weight, axis=-1, keepdims=True))
+    below = ndtr((np.asarray(margin)[..., None] - centre) * np.sqrt(precision))
+    return (weight * below).sum(-1)
+
+
+def by_unit(draws: Draws, values: Array) -> tuple[Array, Array, Array]:
+    """Mean and sd of values (draw, ...) within each unit of an imputation (or over all draws), and unit weights."""
+    if draws.label != IMPUTED:
+        return values.mean(0)[None], values.std(0)[None], np.ones(1)
+    units = np.unique(draws.unit)
+    rows = [draws.unit == u for u in units]
+    mass = np.array([draws.weight[r].sum() for r in rows])
+    return np.stack([values[r].mean(0) for r in rows]), np.stack([values[r].std(0) for r in rows]), mass
+
+
+def sampled(draws: Draws, mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Array, Array, Array]:
+    """One draw per imputation, or 100 draws of a measured posterior: numbers, weights, and T and y of some cells."""
+    if draws.label == IMPUTED:
+        rows = np.unique(draws.unit, return_index=True)[1]
+    else:
+        rows = np.linspace(0, len(draws.weight) - 1, min(100, len(draws.weight))).astype(np.int64)
+    T, y = draws.gpu_ms[rows][:, mask], draws.step_ms[rows if len(draws.step_ms) > 1 else [0]][:, mask]
+    return rows, draws.weight[rows] / draws.weight[rows].sum(), T, np.broadcast_to(y, T.shape)

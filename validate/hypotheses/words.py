@@ -1,0 +1,169 @@
+"""What the tests of the hypotheses found, in sentences made from their results."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rooffloor.validate.estimates.estimate import Estimate
+from rooffloor.validate.hypotheses.level import FEW_CELLS
+from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED, say
+from rooffloor.validate.study.margins import Margins
+
+type Row = Mapping[str, Any]
+
+
+def _shown(estimate: Row) -> str:
+    """Value and 90 % interval with the digits that the Monte Carlo error allows."""
+    return str(Estimate(**estimate))
+
+
+def family(found: Row, margins: Margins, scale: float) -> list[str]:
+    """One family of H1; `scale` is that of the prior on the sd between GPUs, in points."""
+    name, rows = found["family"], found["per_sku"]
+    better, good = found["probability"]["value"], found["absolute_probability"]["value"]
+    said = [
+        f"{name} on {', '.join(row['gpu'] for row in rows)}: P(its residual MAPE under the anchor's floor, averaged "
+        f"over GPUs like these, is less than {margins.h1_points:g} points above the anchor's) is {say(better)}, "
+        f"P(it is below {margins.h1_absolute:g} %) is {say(good)}; mean difference on these GPUs "
+        f"{_shown(found['difference'])} points (90 % interval). H1 is {found['verdict']} for it.",
+    ]
+    if len(rows) == 1:
+        said.append(
+            f"{name}: one GPU does not show how much GPUs differ, so the prior on that (half-Cauchy, scale {scale:g} "
+            "points) sets the width of both averages."
+        )
+    else:
+        by_die = found["by_die"]
+        on_average = "" if by_die is None else f"; with GPUs of one die taken as one, P(on average) is {say(by_die)}"
+        said.append(
+            f"{name}: P(the difference is below the margin on every one of these GPUs) is "
+            f"{say(found['joint']['value'])}{on_average}."
+        )
+    if found["frequentist"] is not None:
+        said.append(f"{name}: {agreement(found['frequentist'], better, margins)}")
+    off = [row["gpu"] for row in rows if row["slope_verdict"] == REFUTED]
+    if off:
+        said.append(
+            f"{name}: the slope of the step on T_gpu lies outside 1 +- {margins.slope_rope:g} on {', '.join(off)}: "
+            "either the part of T_gpu that varies over the grid is wrong there, or the floor is not constant. The "
+            "level alone would not show it."
+        )
+    return said
+
+
+def agreement(found: Row, probability: float, margins: Margins) -> str:
+    """Whether the t-test over GPUs and the posterior probability lead to one decision."""
+    t = found["tests"]["t_per_gpu"]
+    if t["p_value"] is None:
+        return f"No test over GPUs is possible ({t['note']})."
+    how = "agree" if (probability >= margins.probability) == (t["p_value"] < 1.0 - margins.probability) else "disagree"
+    what = "p" if found["data_sets"] == 1 else f"a mean p over {found['data_sets']} imputed grids"
+    said = (
+        f"The t-test of per-GPU differences against the margin ({t['df']:.0f} df) has {what} of {t['p_value']:.2f}: "
+        f"the two schools {how}"
+    )
+    if found["clusters"] is not None:
+        die = found["tests"]["t_per_gpu_by_cluster"]["p_value"]
+        said += f" (p {die:.2f} where GPUs with one die count once)" if die is not None else ""
+    cells = found["tests"]["tost_cells"]["p_value"]
+    if cells is not None:
+        said += f". Taking all {found['cells']} cells for independent would give {cells:.2g}: pseudo-replicated"
+    return said + "."
+
+
+def moe_level(row: Row, margins: Margins) -> str:
+    """H2a of one model on one GPU."""
+    return (
+        f"H2a {row['verdict']}: under the anchor's floor {row['model']} on {row['gpu']} has an expected MAPE of "
+        f"{_shown(row['level'])} %; P(it is below {margins.h1_absolute:g} %) is {say(row['probability']['value'])}. "
+        f"Its own floor minus the anchor's is {_shown(row['floor_above_anchor'])} ms (90 % intervals)."
+    )
+
+
+def moe_dispatch(row: Row, margins: Margins) -> str:
+    """H2b of one model on one GPU."""
+    where, kappa_sd, least = f"{row['model']} on {row['gpu']}", row["kappa_sd"], row["detectable_ms"]
+    below = f"P(it is below {margins.dispatch_percent:g} % of every step) is {say(row['probability']['value'])}."
+    term = row["term"]["value"]
+    if least is None:
+        said = (
+            f"H2b {row['verdict']}: beside a free floor no dispatch term of this shape would show on the grid of "
+            f"{where}; as modelled it has a median of {term:.4f} ms, and {below}"
+        )
+    else:
+        said = (
+            f"H2b {row['verdict']}: beside a free floor, the smallest dispatch term of this shape that the steps of "
+            f"{where} would show (power 0.8) has a median of {least:.2g} ms; as modelled it has {term:.4f} ms, "
+            f"and {below}"
+        )
+    if kappa_sd > 0.5:
+        spread = "without bound" if least is None else f"by +-{kappa_sd:.1f}"
+        said += (
+            f" Whether it really is of that size cannot be tested here: beside a free floor the steps leave a factor "
+            f"on it uncertain {spread}, where half the sd of 1 that a prior on it would have is the limit."
+        )
+    return said
+
+
+def moe_shape(row: Row, margins: Margins) -> str:
+    """H2c of one model on one GPU."""
+    corner = row["corner"]
+    if row["slope"] is None:
+        told = "T_gpu does not vary over the cells, so that there is no slope;"
+    else:
+        told = (
+            f"the slope of the step on T_gpu is {_shown(row['slope'])} and "
+            f"P(it is within 1 +- {margins.slope_rope:g}) is {say(row['slope_in_rope']['value'])};"
+        )
+    refitted = ", ".join(
+        f"{one['error']['value']:+z.0f} % off if {name} (posterior predictive p {say(one['p'])})"
+        for name, one in corner["joined"].items()
+    )
+    return (
+        f"H2c {row['verdict']}: with a floor of its own, {row['model']} on {row['gpu']}: {told} expected MAPE "
+        f"{_shown(row['own_level'])} %; relative error of the prediction at B = {corner['batch']:g}, "
+        f"L = {corner['context']:g}: {_shown(corner['error'])} % (90 % intervals). With the floor refitted to all "
+        f"cells, that cell is {refitted}."
+    )
+
+
+def divergences(rows: Sequence[Row], verdict: str, margins: Margins) -> list[str]:
+    """H3: a sentence per model and GPU, and what the verdict is about."""
+    said = [_divergence(row, margins) for row in rows]
+    if verdict == NOT_TESTED:
+        return [*said, "No smaller model is shown to diverge under the anchor's floor."]
+    pairs = ", ".join(f"{r['model']} on {r['gpu']}" for r in rows if r["verdict"] != NOT_TESTED)
+    closing = f"The verdict is that of the diverging pairs: {pairs}."
+    if verdict == SUPPORTED:
+        closing += " An error of T_gpu that is the same in every cell of a pair would look like such a floor."
+    return [*said, closing]
+
+
+def _divergence(row: Row, margins: Margins) -> str:
+    said = (
+        f"{row['model']} on {row['gpu']} has an expected MAPE of {_shown(row['level'])} % under the anchor's floor and "
+        f"a MAPE of {_shown(row['own_level'])} % with an offset of its own (each cell left out in turn); its floor "
+        f"minus the anchor's is {_shown(row['floor_above_anchor'])} ms (90 % intervals). "
+    )
+    if row["verdict"] == NOT_TESTED:
+        return said + (
+            f"P(the former is above {margins.h1_absolute:g} %) is {say(row['diverges']['value'])}: no divergence is "
+            "shown, so that there is nothing to test there."
+        )
+    first, doubled = row["weights"]["as stated"], row["weights"]["doubled"]
+    shares, elsewhere = row["floor_probability"], row["calibrated_elsewhere"]
+    said += (
+        f"P(the latter is below {margins.h1_absolute:g} %) is {say(row['recovered']['value'])}. Posterior weights of "
+        f"three explanations: offset only {say(first['offset only'])}, scale only {say(first['scale only'])}, both "
+        f"{say(first['both'])} (offset only {say(doubled['offset only'])} with twice the prior sds). P(it is the "
+        f"floor, with a slope within 1 +- {margins.slope_rope:g}) is {say(shares['as stated'])} "
+        f"({say(shares['doubled'])}): {row['verdict']} there."
+    )
+    tried = [
+        f"{_shown(elsewhere[key])} % {where}"
+        for key, where in (
+            ("few", f"on the rest where {FEW_CELLS} cells calibrate it"),
+            ("contexts", "at the longest context where shorter ones calibrate it"),
+        )
+        if elsewhere[key] is not None
+    ]
+    return said + (f" An offset of its own leaves {' and '.join(tried)}." if tried else "")
