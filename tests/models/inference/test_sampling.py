@@ -147,8 +147,8 @@ def test_gate_refuses_a_posterior_that_does_not_mix() -> None:
 
 def test_gate_names_each_failure_and_nan_fails() -> None:
     good = gate.Diagnostics(1.001, "a", 900.0, 800.0, "b", 0, 0.9)
-    gate = gate.Gate()
-    assert gate.failures(good) == ()
+    strict = gate.Gate()
+    assert strict.failures(good) == ()
     for change, word in (
         ({"rhat": 1.02}, "R-hat 1.020 of a"),
         ({"rhat": float("nan")}, "R-hat"),
@@ -156,7 +156,7 @@ def test_gate_names_each_failure_and_nan_fails() -> None:
         ({"divergences": 1}, "1 divergences"),
         ({"ebfmi": 0.2}, "E-BFMI 0.20"),
     ):
-        (failure,) = gate.failures(gate.Diagnostics(**{**vars(good), **change}))
+        (failure,) = strict.failures(gate.Diagnostics(**{**vars(good), **change}))
         assert word in failure
 
 
