@@ -102,7 +102,7 @@ class Data:
         """Of each file, or of the rows at hand and the specifications that they bring."""
         if self.content is None:
             return [_sha256(file) for file in self.files]
-        frame = getattr(self.content, "frame", self.content)
+        frame: Any = getattr(self.content, "frame", self.content)
         specs = [getattr(self.content, name, {}) for name in ("shapes", "gpus")]
         return [hashlib.sha256((frame.to_csv() + json_dumps(specs)).encode()).hexdigest()]
 

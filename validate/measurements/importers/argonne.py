@@ -6,7 +6,7 @@ the pass over the prompt, so L - 1 decode steps follow; before step k = 1 .. L -
 tokens, from L to 2L - 2. Hence::
 
     step_ms = (latency_ms - prefill_ms) / (L - 1)    at a mean context of 1.5 L - 1 tokens
-    prefill_ms = max(FLOPs / (peak * MFU), weight bytes / bandwidth)    (models.prefill)
+    prefill_ms = max(FLOPs / (peak * MFU), weight bytes / bandwidth)    (roof.prefill)
 
 The model-FLOP utilisation (MFU) of the pass over the prompt is calibrated for each GPU of the chosen stack on
 the time-to-first-token table of the same study (Plots/Fig_21/all_results_TTFT.csv): batch 16, prompt 1024,
@@ -26,7 +26,7 @@ from rooffloor.models.roof import capacity
 from rooffloor.models.roof.prefill import prefill_ms
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements import csvfile
-from rooffloor.validate.measurements.importers.source import LONGEST_S, MOST_TOKENS, Given, Sieve, known_model
+from rooffloor.validate.measurements.importers.source import LONGEST_S, MOST_TOKENS, Given, Sieve, known
 from rooffloor.validate.measurements.importers.steps import (
     DEFAULT,
     DEFAULT_LOG_SD,
@@ -133,7 +133,7 @@ def _exclude(frame: pd.DataFrame, names: Names) -> tuple[pd.DataFrame, pd.DataFr
     gpu = sieve.frame["gpu"].str.casefold().map(GPUS)
     sieve.leave_out(gpu.isna(), "GPU not in the catalog", sieve.frame["gpu"])
     sieve.frame = sieve.frame.assign(gpu=gpu[sieve.frame.index])
-    model = sieve.frame["model"].map({name: known_model(name, names) for name in sieve.frame["model"].unique()})
+    model = sieve.frame["model"].map({name: known(names.shapes, name) for name in sieve.frame["model"].unique()})
     sieve.leave_out(model.isna(), "model not in the catalog", sieve.frame["model"])
     sieve.frame = sieve.frame.assign(model=model[sieve.frame.index])
     sieve.leave_out(
@@ -214,7 +214,7 @@ def _measured_mfu(file: Path, stack: str, names: Names) -> dict[str, list[float]
     found: dict[str, list[float]] = {}
     single = raw[raw["Num of Hardware"] == 1].join(text[list(NAMES)])
     for cell in single.to_dict("records"):
-        gpu, model = GPUS.get(cell["Hardware"].casefold()), known_model(cell["Model"], names)
+        gpu, model = GPUS.get(cell["Hardware"].casefold()), known(names.shapes, cell["Model"])
         if gpu and model:
             at_peak = prefill_ms(names.shapes(model), names.gpu(gpu), cell["Batch Size"], cell["Input Length"], mfu=1.0)
             found.setdefault(gpu, []).append(float(at_peak) / (1e3 * cell["Latency"]))

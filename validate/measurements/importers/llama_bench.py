@@ -27,8 +27,7 @@ from rooffloor.validate.measurements.importers.source import (
     Sieve,
     as_table,
     finish,
-    known_gpu,
-    known_model,
+    known,
     named,
     read_json,
 )
@@ -151,7 +150,7 @@ def _name(sieve: Sieve, table: Table, names: Names, given: Given) -> None:
             raise InputError(f"{table.name}: --gpu cannot name {', '.join(cards)} at once")
         gpus: dict[str, str | None] = {card: named(table.name, "gpu", names.gpu, given.gpu, card) for card in cards}
     else:
-        gpus = {card: known_gpu(card, names) for card in frame["card"].unique()}
+        gpus = {card: known(names.gpu, card) for card in frame["card"].unique()}
     gpu = frame["card"].map(gpus)
     if given.model is not None:
         model = pd.Series(named(table.name, "model", names.shapes, given.model, ""), index=frame.index)
@@ -170,7 +169,7 @@ def _model_of(filename: str, kind: str, names: Names) -> str | None:
     stem = re.split(r"[/\\]", filename)[-1]
     stem = re.sub(r"(?:-\d{5}-of-\d{5})?\.gguf$", "", stem, flags=re.IGNORECASE)
     stem = re.sub(r"[-._](?:bf16|fp16|f16|fp32|f32|i?q\d\w*)$", "", stem, flags=re.IGNORECASE)
-    return known_model(stem, names) or known_model(kind, names)
+    return known(names.shapes, stem) or known(names.shapes, kind)
 
 
 def _check_size(frame: pd.DataFrame, table: Table, names: Names, given: Given) -> None:

@@ -20,25 +20,28 @@ import numpy as np
 
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements.importers.source import (
+    COUNT,
     LONGEST_S,
     MOST_TOKENS,
+    SECONDS,
     Document,
     Documents,
     Given,
-    known_gpu,
+    Kind,
+    answers,
+    known,
     named,
     of_documents,
     read_json,
     settled,
 )
-from rooffloor.validate.measurements.importers.steps import mean_context
 from rooffloor.validate.measurements.names import Names
 from rooffloor.validate.measurements.schema import Selected
 
 EXPECTED = "optimum-benchmark's benchmark.json or benchmark_report.json of a text generation run"
 TIMED_BACKENDS = ("pytorch", "onnxruntime", "openvino", "neural-compressor", "ipex")
 """Backends whose tokens are timed; of the others the tool subtracts prefill from whole answers."""
-SECONDS = "seconds above 0"
+TOKENS = Kind("a whole number of tokens, at least 1", 1, MOST_TOKENS, True)
 GRAPHED = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs."""
 
@@ -46,24 +49,20 @@ GRAPHED = ("reduce-overhead", "max-autotune")
 def read(path: Path) -> Documents:
     """The file's results."""
     source = read_json(path, EXPECTED)
-    for document in source.documents:
-        if document.get(f"{_report(document)}decode.latency") is None and not _per_token(document):
-            document.fail(f"{_report(document)}decode.latency", "the latency of the decode phase")
+    for report in map(_report, source.documents):
+        if report.get("decode.latency") is None and report.get("per_token.latency") is None:
+            report.fail("decode.latency", "the latency of the decode phase")
     return source
 
 
-def _report(document: Document) -> str:
-    """Where the report is: below `report` in benchmark.json."""
-    return "report." if document.get("report") is not None else ""
+def _report(document: Document) -> Document:
+    """The report: below `report` in benchmark.json."""
+    return document if document.get("report") is None else document.at("report")
 
 
-def _per_token(document: Document) -> bool:
-    return document.get(f"{_report(document)}per_token.latency") is not None
-
-
-def _scenario(document: Document) -> str:
-    """Where the scenario is: below `benchmark` before version 0.3."""
-    return "config.scenario" if document.get("config.scenario") is not None else "config.benchmark"
+def _scenario(document: Document) -> Document:
+    """The scenario: below `benchmark` before version 0.3."""
+    return document.at("config.benchmark" if document.get("config.scenario") is None else "config.scenario")
 
 
 def select(source: Documents, names: Names, given: Given) -> Selected:
@@ -73,8 +72,9 @@ def select(source: Documents, names: Names, given: Given) -> Selected:
 
 def _row(document: Document, names: Names, given: Given) -> tuple[dict[str, Any], Sequence[str]]:
     """The row of one result, and what it assumes."""
-    backend = document.text("config.backend.name")
-    model = named(document.where, "model", names.shapes, given.model, document.text("config.backend.model"))
+    config = document.at("config.backend")
+    backend, device = config.text("name"), config.text("device")
+    model = named(document.where, "model", names.shapes, given.model, config.text("model"))
     card, cards = _cards(document, given, names)
     gpu = named(document.where, "gpu", names.gpu, given.gpu, card)
     dtype, assumed_dtype = _dtype(document, given)
@@ -84,18 +84,17 @@ def _row(document: Document, names: Names, given: Given) -> tuple[dict[str, Any]
         "stack": _stack(backend) or given.stack or "unknown",
         "stack_version": given.stack_version or _version(document),
         "mode": _mode(document) or given.mode or "unknown",
-        "attention": document.text("config.backend.attn_implementation"),
+        "attention": config.text("attn_implementation"),
         "dtype": dtype,
         "tensor_parallel": cards,
     }
-    if document.text("config.backend.device") not in ("", "cuda"):
-        return row | {"reason": "not on a GPU", "detail": document.text("config.backend.device")}, ()
+    if device not in ("", "cuda"):
+        return row | {"reason": "not on a GPU", "detail": device}, ()
     if reason := _not_a_plain_batch(document):
         return row | {"reason": reason}, ()
-    shapes = f"{_scenario(document)}.input_shapes"
-    what = "a whole number, at least 1"
+    shapes = _scenario(document).at("input_shapes")
     batch, prompt = (
-        settled(document.where, key, option, value, document.maybe(f"{shapes}.{key}", what, 1, MOST_TOKENS, True))
+        settled(document.where, key, option, value, shapes.maybe(key, COUNT))
         for option, key, value in (
             ("batch", "batch_size", given.batch),
             ("input-len", "sequence_length", given.input_len),
@@ -104,13 +103,8 @@ def _row(document: Document, names: Names, given: Given) -> tuple[dict[str, Any]
     output = _output(document, given, batch)
     if output < 2:
         return row | {"reason": "no decode step: one output token"}, ()
-    row |= {
-        "batch": batch,
-        "context": mean_context(prompt, output),
-        "peak_context": prompt + output,
-        "origin": "measured" if backend in (*TIMED_BACKENDS, "") else "derived",
-        **_step(document, output),
-    }
+    origin = "measured" if backend in (*TIMED_BACKENDS, "") else "derived"
+    row |= answers(prompt, output, batch=batch, origin=origin, **_step(_report(document), output))
     return row, (
         f"the {row['statistic']} of {output - 1:g} decode steps stands for one step at the mean context",
         assumed_dtype,
@@ -120,16 +114,15 @@ def _row(document: Document, names: Names, given: Given) -> tuple[dict[str, Any]
     )
 
 
-def _step(document: Document, output: float) -> dict[str, Any]:
+def _step(report: Document, output: float) -> dict[str, Any]:
     """Step, its standard error (ms), statistic and number of steps."""
-    decode = f"{_report(document)}decode.latency"
-    timed = document.get(decode) is not None
-    path = decode if timed else f"{_report(document)}per_token.latency"
-    if document.text(f"{path}.unit") not in ("", "s"):
-        document.fail(f"{path}.unit", "'s' for seconds")
-    count = document.number(f"{path}.count", "a whole number of values, at least 1", 1, 1e12, whole=True)
-    value = document.number(f"{path}.{'mean' if timed else 'p50'}", SECONDS, 1e-9, LONGEST_S)
-    spread = document.number(f"{path}.stdev", "seconds, at least 0", 0, LONGEST_S)
+    timed = report.get("decode.latency") is not None
+    latency = report.at("decode.latency" if timed else "per_token.latency")
+    if latency.text("unit") not in ("", "s"):
+        latency.fail("unit", "'s' for seconds")
+    count = latency.number("count", Kind("a whole number of values, at least 1", 1, 1e12, True))
+    value = latency.number("mean" if timed else "p50", SECONDS)
+    spread = latency.number("stdev", Kind("seconds, at least 0", 0, LONGEST_S))
     steps = output - 1 if timed else 1.0
     error = spread / np.sqrt(count - 1) if count > 1 else 0.0
     return {
@@ -142,20 +135,18 @@ def _step(document: Document, output: float) -> dict[str, Any]:
 
 def _output(document: Document, given: Given, batch: float) -> float:
     """Output tokens: as the config says, else as the throughput of the decode phase implies."""
-    scenario, report = _scenario(document), _report(document)
-    what = "a whole number of tokens, at least 1"
-    for path in ("generate_kwargs.max_new_tokens", "generate_kwargs.min_new_tokens", "new_tokens"):
-        said = document.maybe(f"{scenario}.{path}", what, 1, MOST_TOKENS, whole=True)
-        if said is not None:
-            return settled(document.where, "max_new_tokens", "output-len", given.output_len, said)
-    rate = document.maybe(f"{report}decode.throughput.value", "tokens per second, at least 0", 0, 1e12)
-    mean = document.maybe(f"{report}decode.latency.mean", SECONDS, 1e-9, LONGEST_S)
-    if not rate or not mean:
-        return settled(document.where, "max_new_tokens", "output-len", given.output_len, None)
-    implied = rate * mean / batch + 1
-    if abs(implied - np.rint(implied)) > 0.01:
-        raise InputError(f"{document.where}: decode.throughput is that of {implied:g} output tokens, no whole number")
-    return settled(document.where, "decode.throughput", "output-len", given.output_len, float(np.rint(implied)))
+    scenario, decode = _scenario(document), _report(document).at("decode")
+    keys = ("generate_kwargs.max_new_tokens", "generate_kwargs.min_new_tokens", "new_tokens")
+    source, said = "max_new_tokens", next((found for key in keys if (found := scenario.maybe(key, TOKENS))), None)
+    if said is None:
+        rate = decode.maybe("throughput.value", Kind("tokens per second, at least 0", 0, 1e12))
+        mean = decode.maybe("latency.mean", SECONDS)
+        if rate and mean:
+            implied = rate * mean / batch + 1
+            source, said = "decode.throughput", float(np.rint(implied))
+            if abs(implied - said) > 0.01:
+                raise InputError(f"{document.where}: {source} is that of {implied:g} output tokens, no whole number")
+    return settled(document.where, source, "output-len", given.output_len, said)
 
 
 def _cards(document: Document, given: Given, names: Names) -> tuple[str, float]:
@@ -173,21 +164,20 @@ def _cards(document: Document, given: Given, names: Names) -> tuple[str, float]:
     if given.gpu is None and len(set(listed)) > 1:
         raise InputError(f"{document.where}: the machine has {', '.join(sorted(set(listed)))}: give --gpu NAME")
     card = listed[0] if len(set(listed)) == 1 else ""
-    return (card if given.gpu is None or known_gpu(card, names) else ""), float(max(used, 1))
+    return (card if given.gpu is None or known(names.gpu, card) else ""), float(max(used, 1))
 
 
 def _dtype(document: Document, given: Given) -> tuple[str, str]:
     """Type of the weights, and what had to be assumed of it."""
-    backend = "config.backend"
-    for key in ("quantization_scheme", "quantization_strategy", "quantize"):
-        if quantized := document.text(f"{backend}.{key}"):
-            return quantized, f"weights are {quantized}"
-    if document.get(f"{backend}.quantization_config"):
+    backend = document.at("config.backend")
+    if quantized := backend.text("quantization_scheme", "quantization_strategy", "quantize"):
+        return quantized, f"weights are {quantized}"
+    if backend.get("quantization_config"):
         return "quantized", "weights are quantized"
-    said = document.text(f"{backend}.torch_dtype") or document.text(f"{backend}.dtype")
+    said = backend.text("torch_dtype", "dtype")
     if said or given.dtype:
         return said or given.dtype or "", "the dtype is that of the file" if said else "the dtype is as given"
-    if document.text(f"{backend}.name") != "pytorch":
+    if backend.text("name") != "pytorch":
         return "", "16-bit weights: the file does not say it"
     version = document.text("config.environment.transformers_version")
     if version.split(".")[0].isdecimal() and int(version.split(".")[0][:4]) >= 5:
@@ -206,21 +196,19 @@ def _version(document: Document) -> str:
 
 def _mode(document: Document) -> str:
     """Eager or graph where the config tells, else empty."""
-    if document.text("config.backend.name") != "pytorch":
+    backend, scenario = document.at("config.backend"), _scenario(document)
+    if backend.text("name") != "pytorch":
         return ""
-    kwargs = f"{_scenario(document)}.generate_kwargs"
-    if document.flag("config.backend.torch_compile"):
-        return "graph" if document.text("config.backend.torch_compile_config.mode") in GRAPHED else "unknown"
-    static = document.get(f"{kwargs}.cache_implementation") or document.get("config.backend.cache_implementation")
+    if backend.flag("torch_compile"):
+        return "graph" if backend.text("torch_compile_config.mode") in GRAPHED else "unknown"
+    static = scenario.get("generate_kwargs.cache_implementation") or backend.get("cache_implementation")
     return "unknown" if static else "eager"  # generate compiles by itself with a static cache
 
 
 def _not_a_plain_batch(document: Document) -> str:
     """Why a run is not one token of each sequence a step, empty where it is."""
-    kwargs = f"{_scenario(document)}.generate_kwargs"
-    what = "a whole number, at least 1"
-    if (document.maybe(f"{kwargs}.num_beams", what, 1, 1e6) or 1) > 1:
-        return "beam search"
-    if (document.maybe(f"{kwargs}.num_return_sequences", what, 1, 1e6) or 1) > 1:
-        return "several answers to a prompt"
-    return "without a KV cache" if document.flag(f"{kwargs}.use_cache") is False else ""
+    kwargs = _scenario(document).at("generate_kwargs")
+    for key, reason in (("num_beams", "beam search"), ("num_return_sequences", "several answers to a prompt")):
+        if (kwargs.maybe(key, COUNT._replace(high=1e6)) or 1) > 1:
+            return reason
+    return "without a KV cache" if kwargs.flag("use_cache") is False else ""

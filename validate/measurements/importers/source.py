@@ -5,9 +5,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from rooffloor.models.specs.inputs import called, shown
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import readable_file
 from rooffloor.validate.measurements.csvfile import MOST_COLUMNS, Table
-from rooffloor.validate.measurements.names import Names
+from rooffloor.validate.measurements.importers.steps import mean_context
 from rooffloor.validate.measurements.schema import LONGEST_CONTEXT, Selected, choose, only_modelled
 
 MOST_BYTES = 64 * 2**20
@@ -47,6 +47,20 @@ class Given:
     shorter_output_len: int | None = None
 
 
+class Kind(NamedTuple):
+    """What a number should be: in words, and its limits."""
+
+    what: str
+    low: float
+    high: float
+    whole: bool = False
+
+
+COUNT = Kind("a whole number, at least 1", 1, MOST_TOKENS, True)
+SECONDS = Kind("seconds above 0", 1e-9, LONGEST_S)
+MILLISECONDS = Kind("milliseconds above 0", 1e-6, 1e3 * LONGEST_S)
+
+
 @dataclass(frozen=True)
 class Document:
     """One JSON object of a file, and how to get checked values from it.
@@ -58,57 +72,63 @@ class Document:
     content : mapping
     expected : str
         What the file should be.
+    below : str
+        What every path begins with: keys, each with a dot behind it.
     """
 
     where: str
     content: Mapping[str, Any]
     expected: str
+    below: str = ""
+
+    def at(self, path: str) -> "Document":
+        """The part of the document below a path."""
+        return replace(self, below=f"{self.below}{path}.")
 
     def get(self, path: str) -> Any:
         """The value at a path of keys joined by dots, None where one is missing."""
         value: Any = self.content
-        for key in path.split("."):
+        for key in f"{self.below}{path}".split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
     def fail(self, path: str, what: str) -> NoReturn:
         """Raise InputError for the value at `path`, which should be `what`."""
-        value = self.get(path)
+        value, path = self.get(path), f"{self.below}{path}"
         if value is None:
             raise InputError(f"{self.where}: no key {path!r} ({what}): expected {self.expected}")
         found = json.dumps(value, default=str)
         found = found if len(found) <= 40 else f"{found[:37]}..."
         raise InputError(f"{self.where}: key {path!r} is {found}, expected {what}")
 
-    def number(self, path: str, what: str, low: float, high: float, whole: bool = False) -> float:
-        """The number in [low, high] at `path`."""
+    def number(self, path: str, kind: Kind) -> float:
+        """The number at `path`."""
         value = as_number(self.get(path))
-        if not low <= value <= high or (whole and value != math.floor(value)):
-            self.fail(path, what)
+        if not kind.low <= value <= kind.high or (kind.whole and value != math.floor(value)):
+            self.fail(path, kind.what)
         return value
 
-    def maybe(self, path: str, what: str, low: float, high: float, whole: bool = False) -> float | None:
+    def maybe(self, path: str, kind: Kind) -> float | None:
         """The same, None where the key is missing or null."""
-        return None if self.get(path) is None else self.number(path, what, low, high, whole)
+        return None if self.get(path) is None else self.number(path, kind)
 
-    def numbers(self, path: str, what: str, low: float, high: float) -> list[float]:
-        """The list of at least one number in [low, high] at `path`."""
+    def numbers(self, path: str, kind: Kind) -> list[float]:
+        """The list of at least one number at `path`."""
         values = self.get(path)
-        if not isinstance(values, list) or not values:
-            self.fail(path, what)
-        checked = [as_number(value) for value in values]
-        if not all(low <= value <= high for value in checked):
-            self.fail(path, what)
+        checked = [as_number(value) for value in values] if isinstance(values, list) else []
+        if not checked or not all(kind.low <= value <= kind.high for value in checked):
+            self.fail(path, kind.what)
         return checked
 
-    def text(self, path: str) -> str:
-        """The text at `path`, empty where there is none."""
-        value = self.get(path)
-        if value is None:
-            return ""
-        if not isinstance(value, str) or len(value) > 1000:
-            self.fail(path, "a text")
-        return value.strip()
+    def text(self, *paths: str) -> str:
+        """The text at the first path that has one, else empty."""
+        for path in paths:
+            value = self.get(path)
+            if value is not None and (not isinstance(value, str) or len(value) > 1000):
+                self.fail(path, "a text")
+            if value and value.strip():
+                return str(value.strip())
+        return ""
 
     def flag(self, path: str) -> bool | None:
         """The truth value at `path`, None where there is none."""
@@ -278,30 +298,24 @@ def of_documents(
     made = [step(document) for document in source.documents]
     rows = pd.DataFrame([{"reason": "", "detail": ""} | row for row, _ in made], index=range(1, source.rows + 1))
     sieve = Sieve(rows.drop(columns=["reason", "detail"]))
-    for reason in dict.fromkeys(rows["reason"]):
-        if reason:
-            here = rows["reason"].reindex(sieve.frame.index)
-            sieve.leave_out(here == reason, reason, rows["detail"].reindex(sieve.frame.index))
-    for column in ("dtype", "kv_dtype"):
-        if column in sieve.frame:
-            sieve.frame = sieve.frame.assign(**{column: sieve.frame[column].fillna("")})
+    for reason in filter(None, rows["reason"].unique()):
+        here = rows.loc[sieve.frame.index]
+        sieve.leave_out(here["reason"] == reason, reason, here["detail"])
+    blank = {column: "" for column in ("dtype", "kv_dtype") if column in sieve.frame}
+    sieve.frame = sieve.frame.fillna(blank)
     return finish(source, sieve, given, [text for _, texts in made for text in texts], **more)
+
+
+def answers(prompt: float, output: float, first: float = 1.0, **columns: Any) -> dict[str, Any]:
+    """Columns of the mean step that makes tokens first + 1 .. output of every answer to prompts of that length."""
+    return {"context": mean_context(prompt, output, first), "peak_context": prompt + output, **columns}
 
 
 # Names -------------------------------------------------------------------------------------------------
 
 
-def known_model(name: str, names: Names) -> str | None:
-    """The catalog name of a model, None where it is not known."""
-    return _known(names.shapes, name)
-
-
-def known_gpu(name: str, names: Names) -> str | None:
-    """The catalog name of a GPU, None where it is not known or could mean several."""
-    return _known(names.gpu, name)
-
-
-def _known(load: Callable[[str], Any], name: str) -> str | None:
+def known(load: Callable[[str], Any], name: str) -> str | None:
+    """The catalog name of a model or GPU, None where `load` does not know it or it could mean several."""
     try:
         return str(load(name).name)
     except ValueError:
@@ -319,7 +333,7 @@ def named(where: str, kind: str, load: Callable[[str], Any], given: str | None, 
     if given is None and not said:
         raise InputError(f"{where} does not name the {kind}: give --{kind} NAME")
     more = ", or its config.json with --config FILE or --configs DIR" if kind == "model" else ""
-    in_file = _known(load, said) if said else None
+    in_file = known(load, said) if said else None
     if given is None:
         if in_file is None:
             raise InputError(f"{where}: the catalog has no {kind} {shown(said)}: give --{kind} NAME{more}")

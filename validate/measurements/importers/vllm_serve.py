@@ -14,7 +14,7 @@ the difference is part of `step_sd_ms`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,24 @@ import numpy as np
 from rooffloor.models.roof.roofline import bytes_floor_ms
 from rooffloor.validate.measurements.importers.source import (
     LONGEST_S,
+    MILLISECONDS,
     MOST_TOKENS,
     Document,
     Documents,
     Given,
+    Kind,
+    answers,
     as_number,
     named,
     of_documents,
     read_json,
 )
-from rooffloor.validate.measurements.importers.steps import mean_context
 from rooffloor.validate.measurements.names import Names
 from rooffloor.validate.measurements.schema import Selected
 
 EXPECTED = "the JSON of `vllm bench serve --save-result`"
-MILLISECONDS = "milliseconds above 0"
+FROM_0 = Kind("milliseconds, at least 0", 0, 1e3 * LONGEST_S)
+TOKENS = Kind("a number of tokens, at least 1", 1, 1e15)
 REACHED, MOSTLY_DECODING = 0.9, 0.5
 """max_concurrency is the batch if so large a share of it was in flight, and so large a share decoded."""
 CHUNK = 1.25
@@ -74,9 +77,8 @@ class Load:
     how: str
 
 
-def read(path: Path) -> Documents:
-    """The file's results: one, a list, or one a line (`--append-result`)."""
-    return read_json(path, EXPECTED)
+read = partial(read_json, expected=EXPECTED)
+"""The file's results: one, a list, or one a line (`--append-result`)."""
 
 
 def select(source: Documents, names: Names, given: Given) -> Selected:
@@ -84,21 +86,21 @@ def select(source: Documents, names: Names, given: Given) -> Selected:
     warnings = [
         f"{d.where}: {failed:g} requests failed"
         for d in source.documents
-        if (failed := d.maybe("failed", "a number of requests, at least 0", 0, 1e12))
+        if (failed := d.maybe("failed", Kind("a number of requests, at least 0", 0, 1e12)))
     ]
     return of_documents(source, given, lambda document: _row(document, names, given), warnings=warnings)
 
 
 def _load(document: Document, completed: float, tokens: float) -> Load:
     """Little's law on the run of `completed` requests with `tokens` output tokens each."""
-    duration_ms = 1e3 * document.number("duration", "seconds above 0", 1e-6, LONGEST_S)
-    tpot = document.number("mean_tpot_ms", MILLISECONDS, 1e-6, 1e3 * LONGEST_S)
-    first = document.maybe("mean_ttft_ms", "milliseconds, at least 0", 0, 1e3 * LONGEST_S) or 0.0
-    whole = document.maybe("mean_e2el_ms", MILLISECONDS, 1e-6, 1e3 * LONGEST_S)
+    duration_ms = 1e3 * document.number("duration", Kind("seconds above 0", 1e-6, LONGEST_S))
+    tpot = document.number("mean_tpot_ms", MILLISECONDS)
+    first = document.maybe("mean_ttft_ms", FROM_0) or 0.0
+    whole = document.maybe("mean_e2el_ms", MILLISECONDS)
     decoding = tpot * (tokens - 1)
     running = completed * decoding / duration_ms
     in_flight = completed * (first + decoding if whole is None else whole) / duration_ms
-    limit = document.maybe("max_concurrency", "a whole number of requests, at least 1", 1, 1e9, whole=True)
+    limit = document.maybe("max_concurrency", Kind("a whole number of requests, at least 1", 1, 1e9, True))
     unlimited_rate = document.get("request_rate") in (None, "inf") or as_number(document.get("request_rate")) > 1e9
     if limit is not None and unlimited_rate and in_flight >= REACHED * limit and running >= MOSTLY_DECODING * limit:
         how = f"max_concurrency {limit:g} was reached ({in_flight:.3g} in flight on average) and is the batch"
@@ -111,10 +113,10 @@ def _load(document: Document, completed: float, tokens: float) -> Load:
 
 def _row(document: Document, names: Names, given: Given) -> tuple[dict[str, Any], Sequence[str]]:
     """The row of one result, and what it assumes."""
-    completed = document.number("completed", "a number of requests, at least 1", 1, 1e12, whole=True)
-    prompts = document.number("total_input_tokens", "a number of tokens, at least 1", 1, 1e15)
-    answers = document.number("total_output_tokens", "a number of tokens, at least 1", 1, 1e15)
-    tokens = answers / completed
+    completed = document.number("completed", Kind("a number of requests, at least 1", 1, 1e12, True))
+    prompts = document.number("total_input_tokens", TOKENS)
+    answered = document.number("total_output_tokens", TOKENS)
+    tokens = answered / completed
     model = named(document.where, "model", names.shapes, given.model, document.text("model_id"))
     gpu = named(document.where, "gpu", names.gpu, given.gpu, "")
     stack, assumed_stack = _stack(document, given)
@@ -138,28 +140,15 @@ def _row(document: Document, names: Names, given: Given) -> tuple[dict[str, Any]
         return row | {"reason": "a chunk is not one token", "detail": detail}, ()
 
     kind, statistic, step_ms = _step(document)
-    mean_ms = document.number(f"mean_{kind}_ms", MILLISECONDS, 1e-6, 1e3 * LONGEST_S)
-    spread_ms = document.maybe(f"std_{kind}_ms", "milliseconds, at least 0", 0, 1e3 * LONGEST_S) or 0.0
-    steps = max(1.0, float(np.floor((answers - completed) / load.batch)))
-    context = mean_context(prompts / completed, tokens)
+    mean_ms = document.number(f"mean_{kind}_ms", MILLISECONDS)
+    spread_ms = document.maybe(f"std_{kind}_ms", FROM_0) or 0.0
+    steps = max(1.0, float(np.floor((answered - completed) / load.batch)))
+    step = answers(prompts / completed, tokens, batch=load.batch, step_ms=step_ms, n_steps=steps, statistic=statistic)
     shapes, card = names.shapes(model), names.gpu(gpu)
-    least = bytes_floor_ms(shapes, card, [load.batch, max(1.0, load.running)], context)
-    parts = [
-        spread_ms if statistic == "mean" else spread_ms / np.sqrt(steps),
-        mean_ms - step_ms,
-        float(least[0] - least[1]),
-    ]
-    row |= {
-        "batch": load.batch,
-        "context": context,
-        "peak_context": prompts / completed + tokens,
-        "step_ms": step_ms,
-        "step_sd_ms": float(np.linalg.norm(parts)),
-        "n_steps": steps,
-        "statistic": statistic,
-        "origin": "derived",
-    }
-    return row, (
+    least = bytes_floor_ms(shapes, card, [load.batch, max(1.0, load.running)], step["context"])
+    spread = spread_ms if statistic == "mean" else spread_ms / np.sqrt(steps)
+    parts = [spread, mean_ms - step_ms, float(least[0] - least[1])]
+    return row | step | {"step_sd_ms": float(np.linalg.norm(parts)), "origin": "derived"}, (
         load.how,
         f"the step is the {statistic} {kind.upper()}, {step_ms:.4g} ms (mean {mean_ms:.4g} ms): steps with a piece "
         "of another request's prompt are in it; step_sd_ms holds the difference, the spread, and the bytes by which "
@@ -173,21 +162,21 @@ def _row(document: Document, names: Names, given: Given) -> tuple[dict[str, Any]
 def _step(document: Document) -> tuple[str, str, float]:
     """Metric, statistic and time of a step: the median ITL, else the median TPOT, else its mean, ms."""
     for kind, statistic in (("itl", "median"), ("tpot", "median")):
-        value = document.maybe(f"{statistic}_{kind}_ms", MILLISECONDS, 1e-6, 1e3 * LONGEST_S)
+        value = document.maybe(f"{statistic}_{kind}_ms", MILLISECONDS)
         if value is not None and document.get(f"mean_{kind}_ms") is not None:
             return kind, statistic, value
-    return "tpot", "mean", document.number("mean_tpot_ms", MILLISECONDS, 1e-6, 1e3 * LONGEST_S)
+    return "tpot", "mean", document.number("mean_tpot_ms", MILLISECONDS)
 
 
 def _chunk(document: Document) -> float:
     """Tokens in a chunk, as far as mean ITL and mean TPOT tell."""
-    itl = document.maybe("mean_itl_ms", MILLISECONDS, 1e-6, 1e3 * LONGEST_S)
-    return 1.0 if itl is None else itl / document.number("mean_tpot_ms", MILLISECONDS, 1e-6, 1e3 * LONGEST_S)
+    itl = document.maybe("mean_itl_ms", MILLISECONDS)
+    return 1.0 if itl is None else itl / document.number("mean_tpot_ms", MILLISECONDS)
 
 
 def _stack(document: Document, given: Given) -> tuple[str, str]:
     """The serving stack, and what had to be assumed of it."""
-    backend = document.text("backend") or document.text("endpoint_type")
+    backend = document.text("backend", "endpoint_type")
     if backend in STACKS:
         return STACKS[backend], f"the stack is that of backend {backend!r}"
     if given.stack:
