@@ -3,8 +3,9 @@
 Nothing is escaped here: that is the business of whoever writes HTML or Markdown.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 from rooffloor.validate.presentation.numbers import Record, is_estimate, label, lines, plain
@@ -110,38 +111,80 @@ def estimate_cell(estimate: Record | None, *, signed: bool = False, unit: bool =
     return Cell(lines(estimate, signed=signed, unit=unit))
 
 
-def any_cell(value: object) -> Cell:
-    return Cell(lines(value, unit=True)) if is_estimate(value) else text_cell(value)  # type: ignore[arg-type]
-
-
-def common_estimand(estimates: Iterable[Record | None]) -> str:
-    """What a column estimates, where all of it estimates the same."""
-    names = {e["estimand"] for e in estimates if e}
+def common_estimand(estimates: Iterable[object]) -> str:
+    """What the estimates among some values estimate, where all of them estimate the same."""
+    names = {e["estimand"] for e in estimates if is_estimate(e)}  # type: ignore[index]
     return names.pop() if len(names) == 1 else ""
 
 
-def long_table(
-    caption: str, columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], heads: int = 1
+@dataclass(frozen=True)
+class Field:
+    """A column of a table of records: its title, and what of a record stands in it.
+
+    Attributes
+    ----------
+    of
+        Key of a value, keys of one within another, or function of a record. An estimate is written with its intervals,
+        a tuple of texts as lines, a `Cell` as it is.
+    note
+        Below the title; default: what the column estimates, where all rows estimate the same.
+    numeric
+        Default: whether all values are numbers or estimates.
+    signed, unit
+        How estimates are written.
+    """
+
+    title: str
+    of: str | tuple[str, ...] | Callable[[Record], Any]
+    note: str | None = None
+    numeric: bool | None = None
+    signed: bool = False
+    unit: bool = False
+
+    def value(self, row: Record) -> Any:
+        if callable(self.of):
+            return self.of(row)
+        return row.get(self.of) if isinstance(self.of, str) else reduce(lambda found, key: found[key], self.of, row)
+
+    def head(self, values: Sequence[object]) -> Column:
+        note = common_estimand(values) if self.note is None else self.note
+        return Column(self.title, note, _numeric(values) if self.numeric is None else self.numeric)
+
+    def cell(self, value: object) -> Cell:
+        if isinstance(value, Cell):
+            return value
+        if is_estimate(value):
+            return estimate_cell(value, signed=self.signed, unit=self.unit)  # type: ignore[arg-type]
+        return Cell(value) if isinstance(value, tuple) else text_cell(value)
+
+
+def table(
+    caption: str, rows: Sequence[Record], fields: Sequence[Field], *, heads: int = 1, fold: bool = True
 ) -> tuple[Block, ...]:
-    """A table whose rows beyond `OPEN_ROWS` are folded away; nothing where there are no rows."""
+    """Records as a table; nothing where there are none. With `fold`, rows beyond `OPEN_ROWS` are folded away."""
+    columns = [(field, [field.value(row) for row in rows]) for field in fields]
+    cells = [[field.cell(value) for value in values] for field, values in columns]
+    heading = [field.head(values) for field, values in columns]
+    return long_table(caption, heading, list(zip(*cells, strict=True)), heads, OPEN_ROWS if fold else len(rows))
+
+
+def long_table(
+    caption: str, columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], heads: int = 1, most: int = OPEN_ROWS
+) -> tuple[Block, ...]:
+    """A table whose rows beyond `most` are folded away; nothing where there are no rows."""
     if not rows:
         return ()
-    first, rest = tuple(rows[:OPEN_ROWS]), tuple(rows[OPEN_ROWS:])
+    first, rest = tuple(rows[:most]), tuple(rows[most:])
     shown = Table(caption, tuple(columns), first, heads)
     if not rest:
         return (shown,)
     return shown, Fold(f"{len(rest)} more rows", (Table(f"{caption} (continued)", tuple(columns), rest, heads),))
 
 
-def records(caption: str, rows: Sequence[Record], *, heads: int = 1) -> tuple[Block, ...]:
-    """Records as they are: a column for each key."""
-    values = {key: [row.get(key) for row in rows] for row in rows for key in row}
-    columns = [
-        Column(label(key), common_estimand(v for v in column if is_estimate(v)), _numeric(column))
-        for key, column in values.items()
-    ]
-    cells = [tuple(any_cell(row.get(key)) for key in values) for row in rows]
-    return long_table(caption, columns, cells, heads)
+def records(caption: str, rows: Sequence[Record], *, heads: int = 1, leave: Collection[str] = ()) -> tuple[Block, ...]:
+    """Records as they are: a column for each key but those to `leave` out."""
+    keys = dict.fromkeys(key for row in rows for key in row if key not in leave)
+    return table(caption, rows, [Field(label(key), key, unit=True) for key in keys], heads=heads)
 
 
 def _numeric(values: Iterable[object]) -> bool:
@@ -166,7 +209,8 @@ def _is_records(value: object) -> bool:
 
 def key_values(record: Record, caption: str) -> tuple[Block, ...]:
     """A record as a table of two columns, its lists of records folded below."""
-    rows = tuple((Cell((name,)), any_cell(value)) for name, value in flat(record).items())
-    table = (Table(caption, (Column("what"), Column("value")), rows),) if rows else ()
-    lists = [(label(k), v) for k, v in record.items() if _is_records(v)]
-    return (*table, *(Fold(name.capitalize(), records(name, v)) for name, v in lists))
+    rows = [{"what": name, "value": value} for name, value in flat(record).items()]
+    fields = (Field("what", "what", ""), Field("value", "value", "", numeric=False, unit=True))
+    lists = [(label(key), value) for key, value in record.items() if _is_records(value)]
+    folds = (Fold(name.capitalize(), records(name, value)) for name, value in lists)
+    return (*table(caption, rows, fields, fold=False), *folds)

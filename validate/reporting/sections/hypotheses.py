@@ -12,13 +12,13 @@ from rooffloor.validate.presentation.blocks import (
     Block,
     Cell,
     Column,
+    Field,
     Fold,
     Image,
     Section,
     Table,
     Text,
     Verdict,
-    any_cell,
     common_estimand,
     estimate_cell,
     flat,
@@ -202,7 +202,7 @@ def _sku_cell(name: str, value: object) -> Cell:
         return Cell((plain(value),), verdict=value is not None)
     if name.startswith((label("weights"), label("floor_probability"))) and isinstance(value, float):
         return Cell((decimal(value, unit="probability"),))
-    return any_cell(value)
+    return Field("", "", unit=True).cell(value)
 
 
 def _elsewhere(pairs: Sequence[Record], data: Record) -> tuple[Block, ...]:
