@@ -218,7 +218,7 @@ def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
         return tiny(structures=structures, indices=INDICES[2:3], **given)
 
     first = small(tmp_path / "parts")
-    assert len(list((tmp_path / "parts").glob("*.json"))) == 2
+    assert len(list((tmp_path / "parts").glob("*.npz"))) == 2
     for other in (small(tmp_path / "parts"), small(None)):
         pd.testing.assert_frame_equal(first.runs, other.runs)
     competition.save(first, tmp_path)

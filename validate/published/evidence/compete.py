@@ -5,7 +5,6 @@ It takes hours on the embedded study: `run` resumes where it was interrupted.
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
-from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.validate.common.files import write_text
+from rooffloor.validate.common import runner
 from rooffloor.validate.published.evidence.competition import REFERENCE, STRUCTURES, Competition, save
 from rooffloor.validate.published.evidence.marginal import Effort, marginal
 from rooffloor.validate.published.imputation.inversion import Inversion, Prior
@@ -129,10 +125,11 @@ def compete(
     def rows_of(tasks: Sequence[Task], effort: Effort) -> list[dict[str, Any]]:
         """A row per task; tasks with the same canonical one share its run."""
         distinct = list(dict.fromkeys(task.canonical for task in tasks))
-        calls = [delayed(run_kept)(task, intervals, seed, effort, folder) for task in distinct]
-        results = Parallel(n_jobs=jobs, return_as="generator")(calls)
-        bar = tqdm(results, total=len(calls), desc="marginal likelihoods", disable=not progress, unit="run")
-        found = dict(zip(distinct, bar, strict=True))
+        asked = [(task, intervals, seed, effort) for task in distinct]
+        keys = [f"marginal {one!r} {Prior()!r}" for one in asked]
+        desc = "marginal likelihoods"
+        results = runner.run(_likelihood, asked, keys=keys, folder=folder, jobs=jobs, progress=progress, desc=desc)
+        found = {task: {k: v.item() for k, v in row.items()} for task, row in zip(distinct, results, strict=True)}
         return [task.labels | found[task.canonical] for task in tasks]
 
     tasks = [Task(f, i, g) for i in indices for f in structures for g in gpus]
@@ -150,23 +147,14 @@ def compete(
     return Competition(pd.DataFrame(rows))
 
 
-def run_kept(
-    task: Task, intervals: Intervals, seed: int, effort: Effort, folder: Path | None = None
-) -> dict[str, float]:
-    """The marginal likelihood of one task on one thread, kept in `folder` and read back from there."""
-    prior = Prior().scaled(**dict(zip(("floor", "leftover"), SCALES[task.scale], strict=True)))
-    kept = None
-    if folder is not None:
-        key = repr((task, sorted(intervals.items()), prior, seed, effort))
-        kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
-        if kept.exists():
-            return json.loads(kept.read_text())
-    inversion = Inversion(task.index, intervals, (task.gpu,), prior, task.floor)
-    with threadpool_limits(limits=1):
-        row = dataclasses.asdict(marginal(inversion, seed=task.seeds(seed), effort=effort))
-    if kept is not None:
-        write_text(kept, json.dumps(row))
-    return row
+def _likelihood(asked: tuple[Task, Intervals, int, Effort]) -> dict[str, float]:
+    """The marginal likelihood of one task."""
+    task, intervals, seed, effort = asked
+    floor, leftover = SCALES[task.scale]
+    inversion = Inversion(
+        task.index, intervals, (task.gpu,), Prior().scaled(floor=floor, leftover=leftover), task.floor
+    )
+    return dataclasses.asdict(marginal(inversion, seed=task.seeds(seed), effort=effort))
 
 
 def run(

@@ -5,6 +5,7 @@ from the prior under random readings, rounds their figures as the publication di
 reading, and compares intervals with the truth. Failed reconstructions are counted, never dropped.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.validate.published.imputation.chains import Effort, sample_kept, summaries
+from rooffloor.validate.published.imputation.chains import Effort, sample_parts, summaries
 from rooffloor.validate.published.imputation.inversion import Inversion
 from rooffloor.validate.published.imputation.readings import (
     DISCREPANCIES,
@@ -28,6 +29,8 @@ from rooffloor.validate.published.printed_figures import SKUS, PublishedFigures
 
 if TYPE_CHECKING:
     import pandas as pd
+
+type Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +92,56 @@ def accept(
         Where finished parts are kept, so that an interrupted run resumes.
     """
     import pandas as pd
-    from joblib import Parallel, delayed
-    from tqdm import tqdm
 
-    roundings = _roundings(PublishedFigures.load())
-    calls = [delayed(_one)(study, gpu, seed, roundings, effort, folder) for study in range(studies) for gpu in SKUS]
-    results = Parallel(n_jobs=jobs, return_as="generator")(calls)
-    done = list(tqdm(results, total=len(calls), desc="simulated studies", disable=not progress, unit="part"))
-    return Acceptance(pd.DataFrame([row for _, rows in done for row in rows]), pd.DataFrame([head for head, _ in done]))
+    known = set(row_names())
+    named = {row_name(f.quantity, f.model, f.gpu): f.rounding for f in PublishedFigures.load()}
+    roundings = {name: rounding for name, rounding in named.items() if name in known}
+    cases, truths = [], []
+    for study in range(studies):
+        choose = np.random.default_rng([seed, study])
+        index = Index(
+            GRIDS[choose.integers(len(GRIDS))],
+            FEASIBLE_READINGS[choose.integers(len(FEASIBLE_READINGS))],
+            ROOF,
+            DISCREPANCIES[choose.integers(len(DISCREPANCIES))],
+        )
+        for where, gpu in enumerate(SKUS):
+            rng = np.random.default_rng([seed, study, where])
+            inversion, q, intervals = simulate(index, (gpu,), roundings, rng)
+            idle = np.zeros((1, len(inversion.rows)))
+            truths.append(summaries(inversion, np.concatenate([q, idle], axis=1)))
+            cases.append((index, intervals, (gpu,), [seed, study, where, 1]))
+    parts = sample_parts(cases, effort, jobs=jobs, progress=progress, folder=folder, desc="simulated studies")
+    heads, rows = [], []
+    for (index, _, (gpu,), (_, study, *_)), part, truth in zip(cases, parts, truths, strict=True):
+        head = {"study": study, "gpu": gpu, **index.labels(), "reconstructed": bool(part.q.size)}
+        heads.append(head | {"least_misfit": part.least_misfit, "rhat": part.rhat, "ess": part.ess})
+        if part.q.size:
+            rows += _compared(study, gpu, truth, summaries(part.inversion, part.q.reshape(-1, part.inversion.size)))
+    return Acceptance(pd.DataFrame(rows), pd.DataFrame(heads))
+
+
+def _compared(study: int, gpu: str, truth: Mapping[str, Array], draws: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """Rows of `Acceptance.quantities`: the draws of each quantity against its truth."""
+    rows = []
+    for name, values in draws.items():
+        value = truth[name][0]
+        rank = float((values < value).mean())
+        offset = name.startswith(("anchor_offset", "self_floor"))
+        rows.append(
+            {
+                "study": study,
+                "gpu": gpu,
+                "kind": "offset (unrounded)" if offset else name.split(",")[0],
+                "quantity": name,
+                "truth": value,
+                "mean": float(values.mean()),
+                "rank": rank,
+                "in_50": bool(0.25 <= rank <= 0.75),
+                "in_90": bool(0.05 <= rank <= 0.95),
+            }
+        )
+    return rows
 
 
 def save(result: Acceptance, folder: Path) -> None:
@@ -114,15 +159,9 @@ def load(folder: Path) -> Acceptance:
     return Acceptance(pd.read_csv(folder / "acceptance.csv"), pd.read_csv(folder / "acceptance_studies.csv"))
 
 
-def _roundings(figures: PublishedFigures) -> dict[str, float]:
-    known = set(row_names())
-    named = {row_name(f.quantity, f.model, f.gpu): f.rounding for f in figures}
-    return {name: rounding for name, rounding in named.items() if name in known}
-
-
 def simulate(
     index: Index, gpus: tuple[str, ...], roundings: dict[str, float], rng: np.random.Generator
-) -> tuple[Inversion, NDArray[np.float64], Intervals]:
+) -> tuple[Inversion, Array, Intervals]:
     """A study drawn from the prior and its figures, each as the interval that its printed digits stand for.
 
     Returns
@@ -145,49 +184,3 @@ def simulate(
         centre = np.round(exact[name][0] / digit) * digit
         intervals[name] = (centre - roundings[name], centre + roundings[name])
     return Inversion(index, intervals, gpus), q, intervals
-
-
-def _one(
-    study: int, gpu: str, seed: int, roundings: dict[str, float], effort: Effort | None, folder: Path | None
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    choose = np.random.default_rng([seed, study])
-    index = Index(
-        GRIDS[choose.integers(len(GRIDS))],
-        FEASIBLE_READINGS[choose.integers(len(FEASIBLE_READINGS))],
-        ROOF,
-        DISCREPANCIES[choose.integers(len(DISCREPANCIES))],
-    )
-    where = SKUS.index(gpu)
-    inversion, truth_q, intervals = simulate(index, (gpu,), roundings, np.random.default_rng([seed, study, where]))
-    part = sample_kept(index, intervals, (gpu,), [seed, study, where, 1], effort, folder)
-    head = {"study": study, "gpu": gpu, **index.labels(), "reconstructed": bool(part.q.size)}
-    head |= {"least_misfit": part.least_misfit, "rhat": part.rhat, "ess": part.ess}
-    if not part.q.size:
-        return head, []
-    draws = summaries(part.inversion, part.q.reshape(-1, part.inversion.size))
-    pad = np.zeros((1, len(inversion.rows)))
-    truth = summaries(inversion, np.concatenate([truth_q, pad], axis=1))
-    rows = []
-    for name, values in draws.items():
-        value = truth[name][0]
-        rank = float((values < value).mean())
-        rows.append(
-            {
-                "study": study,
-                "gpu": gpu,
-                "kind": _kind(name),
-                "quantity": name,
-                "truth": value,
-                "mean": float(values.mean()),
-                "rank": rank,
-                "in_50": bool(0.25 <= rank <= 0.75),
-                "in_90": bool(0.05 <= rank <= 0.95),
-            }
-        )
-    return head, rows
-
-
-def _kind(name: str) -> str:
-    if name.startswith("anchor_offset") or name.startswith("self_floor"):
-        return "offset (unrounded)"
-    return name.split(",")[0]

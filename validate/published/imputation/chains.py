@@ -1,13 +1,14 @@
 """Chains of grids that print every figure of some GPUs: starts brought onto the figures, draws, how well they mix."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rooffloor.validate.common.runner import run
 from rooffloor.validate.published.imputation.inversion import Inversion
 from rooffloor.validate.published.imputation.manifold import TOLERANCE, project, sample
 from rooffloor.validate.published.imputation.readings import Index, Intervals
@@ -175,43 +176,33 @@ def _mixing(inversion: Inversion, draws: Array) -> tuple[float, float]:
     return rhat, ess
 
 
-def sample_kept(
-    index: Index,
-    intervals: Intervals,
-    gpus: tuple[str, ...],
-    seed: Sequence[int],
+STORED = ("q", "arrived", "least_misfit", "worst_row", "acceptance", "rhat", "ess")
+"""What of a `Part` is kept on disk."""
+
+type Asked = tuple[Index, Intervals, tuple[str, ...], Sequence[int]]
+"""Arguments of `sample_part` but for the effort."""
+
+
+def sample_parts(
+    asked: Sequence[Asked],
     effort: Effort | None = None,
+    *,
+    jobs: int | None = None,
+    progress: bool = False,
+    desc: str = "",
     folder: Path | None = None,
-) -> Part:
-    """`sample_part` on one thread, kept in `folder` and read back from there."""
-    from threadpoolctl import threadpool_limits
-
-    effort = effort or Effort()
-    kept = None
-    if folder is not None:
-        key = repr((index, gpus, sorted(intervals.items()), list(seed), effort))
-        kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
-        if kept.exists():
-            return _load_part(kept, Inversion(index, intervals, gpus))
-    with threadpool_limits(limits=1):
-        part = sample_part(index, intervals, gpus, seed, effort)
-    if kept is not None:
-        _save_part(kept, part)
-    return part
+) -> list[Part]:
+    """`sample_part` of each, in processes of one thread; what is finished is kept in `folder` and read from there."""
+    tasks = [(*one, effort or Effort()) for one in asked]
+    keys = [f"grids {one!r}" for one in tasks]
+    found = run(_stored, tasks, keys=keys, folder=folder, jobs=jobs, progress=progress, desc=desc)
+    parts = []
+    for (index, intervals, gpus, *_), result in zip(tasks, found, strict=True):
+        known: dict[str, Any] = {name: result[name].item() for name in STORED[1:]}
+        parts.append(Part(Inversion(index, intervals, gpus), result["q"], **known))
+    return parts
 
 
-NUMBERS = ("arrived", "least_misfit", "acceptance", "rhat", "ess")
-
-
-def _save_part(path: Path, part: Part) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part.npz")
-    numbers = np.array([getattr(part, name) for name in NUMBERS])
-    np.savez(partial, q=part.q, numbers=numbers, worst_row=np.array(part.worst_row))
-    partial.replace(path)
-
-
-def _load_part(path: Path, inversion: Inversion) -> Part:
-    with np.load(path, allow_pickle=False) as stored:
-        numbers = dict(zip(NUMBERS, stored["numbers"].tolist(), strict=True))
-        return Part(inversion, stored["q"], worst_row=str(stored["worst_row"]), **numbers)
+def _stored(task: tuple[Index, Intervals, tuple[str, ...], Sequence[int], Effort]) -> dict[str, Any]:
+    part = sample_part(*task)
+    return {name: getattr(part, name) for name in STORED}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rooffloor.models.roof.kernels import KERNELS
 from rooffloor.models.roof.roofline import Efficiency, combine
-from rooffloor.validate.published.imputation.chains import NUMBERS, Effort, Part, parts_of, sample_kept
+from rooffloor.validate.published.imputation.chains import STORED, Effort, Part, parts_of, sample_parts
 from rooffloor.validate.published.imputation.inversion import CONSTANTS, Inversion
 from rooffloor.validate.published.imputation.readings import (
     BOUNDS,
@@ -147,44 +147,26 @@ def reconstruct(
     """
     figures = figures or PublishedFigures.load()
     intervals = targets(figures)
-    tried: list[tuple[Index, tuple[Part, ...]]] = []
+    tried: list[tuple[Index, list[Part]]] = []
+
+    def sampled(indices: Sequence[Index]) -> list[Index]:
+        """Those that are feasible."""
+        asked = [(i, intervals, gpus, _seed_of(i, gpus, seed)) for i in indices for gpus in parts_of(i)]
+        given: dict[str, Any] = {"jobs": jobs, "progress": progress, "folder": folder, "desc": indices[0].roof.name}
+        parts = iter(sample_parts(asked, effort, **given))
+        tried.extend((index, [next(parts) for _ in parts_of(index)]) for index in indices)
+        return [index for index, own in tried[-len(indices) :] if all(p.q.size for p in own)]
+
     chosen = ROOFS[-1]
     for roof in ROOFS[:-1]:
         # Leftovers of any shape can be reached under either discrepancy prior: one is enough to try a lean roof.
-        first = [Index(g, r, roof, DISCREPANCIES[0]) for g in GRIDS for r in READINGS]
-        done = _run(first, intervals, seed, effort, jobs, progress, folder)
-        tried += done
-        feasible = [index for index, parts in done if all(p.q.size for p in parts)]
+        feasible = sampled([Index(g, r, roof, DISCREPANCIES[0]) for g in GRIDS for r in READINGS])
         if feasible:
             chosen = roof
-            second = [Index(i.grid, i.reading, roof, DISCREPANCIES[1]) for i in feasible]
-            tried += _run(second, intervals, seed, effort, jobs, progress, folder)
+            sampled([Index(i.grid, i.reading, roof, DISCREPANCIES[1]) for i in feasible])
             break
-    free = [Index(g, r, ROOFS[-1], DISCREPANCIES[0]) for g in GRIDS for r in ("median", "smallest batch")]
-    tried += _run(free, intervals, seed, effort, jobs, progress, folder)
+    sampled([Index(g, r, ROOFS[-1], DISCREPANCIES[0]) for g in GRIDS for r in ("median", "smallest batch")])
     return _collect(tried, chosen.name, figures, intervals, per_index, seed)
-
-
-def _run(
-    tasks: Sequence[Index],
-    intervals: Intervals,
-    seed: int,
-    effort: Effort | None,
-    jobs: int,
-    progress: bool,
-    folder: Path | None,
-) -> list[tuple[Index, tuple[Part, ...]]]:
-    from joblib import Parallel, delayed
-    from tqdm import tqdm
-
-    calls = [
-        delayed(sample_kept)(index, intervals, gpus, _seed_of(index, gpus, seed), effort, folder)
-        for index in tasks
-        for gpus in parts_of(index)
-    ]
-    results = Parallel(n_jobs=jobs, return_as="generator")(calls)
-    bar = iter(tqdm(results, total=len(calls), desc=tasks[0].roof.name, disable=not progress, unit="part"))
-    return [(index, tuple(next(bar) for _ in parts_of(index))) for index in tasks]
 
 
 def _seed_of(index: Index, gpus: tuple[str, ...], seed: int) -> list[int]:
@@ -193,7 +175,7 @@ def _seed_of(index: Index, gpus: tuple[str, ...], seed: int) -> list[int]:
 
 
 def _collect(
-    tried: Sequence[tuple[Index, tuple[Part, ...]]],
+    tried: Sequence[tuple[Index, Sequence[Part]]],
     chosen: str,
     figures: PublishedFigures,
     intervals: Intervals,
@@ -211,7 +193,7 @@ def _collect(
             diagnostics.append(
                 index.labels()
                 | {"gpus": " + ".join(gpus), "feasible": bool(part.q.size), "worst_figure": part.worst_row}
-                | {name: getattr(part, name) for name in NUMBERS}
+                | {name: getattr(part, name) for name in STORED if name not in ("q", "worst_row")}
             )
         if not feasible:
             continue
