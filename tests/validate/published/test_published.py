@@ -1,7 +1,6 @@
 """The published figures as data, and what the aggregates alone exclude."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from rooffloor.models.roof.roofline import Efficiency, gpu_ms
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.published.bounds.exclusions import (
     Exclusions,
-    PublishedFigures,
     exclusions,
-    offset_readings,
-    shared_roof,
 )
 from rooffloor.validate.published.bounds.grid_programme import Error, GridProgramme, errors_of
-from rooffloor.validate.published.bounds.offset_readings import READINGS
-from rooffloor.validate.published.printed_figures import A100, ANCHOR, COLUMNS, H100, H200, MOE, SIBLING, SMALL
+from rooffloor.validate.published.printed_figures import (
+    A100,
+    ANCHOR,
+    COLUMNS,
+    H100,
+    H200,
+    MOE,
+    SIBLING,
+    SMALL,
+    PublishedFigures,
+)
 
 
 @pytest.fixture(scope="module")
@@ -194,8 +198,6 @@ def test_overlapping_offsets_and_bad_arguments_are_refused(figures: PublishedFig
     for call in (
         lambda: exclusions(figures, cells=0),
         lambda: exclusions(figures, ratio=0.5),
-        lambda: offset_readings(figures, ratio=0.5),
-        lambda: shared_roof(figures, ratio=0.5),
     ):
         with pytest.raises(ValueError, match=r"expected .*ratio >= 1"):
             call()
@@ -302,90 +304,3 @@ def test_fewer_cells_and_a_narrow_ratio_only_narrow(figures: PublishedFigures, f
     name = f"{SMALL}/{H200}: mean T, weighted by 1/y"
     assert facts[name].low - 1e-6 <= narrow[name].low <= narrow[name].high <= facts[name].high + 1e-6
     assert exclusions(figures, cells=5)[f"{SMALL}/{A100}: mean 1/y"].high <= 0.0956
-
-
-# --- readings
-def test_which_offset_the_self_floor_can_be(figures: PublishedFigures) -> None:
-    readings = {r.name: r for r in offset_readings(figures)}
-    assert tuple(readings) == READINGS
-    for name in ("mean", "relative least squares"):
-        assert not readings[name].feasible
-        # excess(t) = half of the MAPE(t) at a ratio of 3
-        by_hand = (5.645 * 0.226 / 2.45 - 0.4855 - 0.05365 / 2) / (2 * 5.645 / 2.45 + 1 + 0.5)
-        assert readings[name].least_misfit == pytest.approx(100 * by_hand, abs=2e-3)
-    grid = np.arange(15).reshape(5, 3)
-    for name in set(READINGS) - {"mean", "relative least squares"}:
-        reading = readings[name]
-        assert reading.feasible
-        assert reading.least_misfit == 0
-        y, compute = reading.step_ms, reading.gpu_ms
-        assert y is not None
-        assert compute is not None
-        assert (compute >= 0).all()
-        assert (compute <= y).all()
-        assert (np.diff(compute.reshape(5, 3), axis=0) >= -1e-6).all()
-        assert (np.diff(compute.reshape(5, 3), axis=1) >= -1e-6).all()
-        for error, offset in zip(errors_of(figures, SMALL, A100), (-2.4, 0.0, 5.65), strict=True):
-            assert error.mape[0] - 1e-6 <= np.mean(np.abs((compute + offset) / y - 1)) <= error.mape[1] + 1e-6
-        gap = y - compute
-        if name == "median":
-            offset = np.median(gap)
-        elif name == "least MAPE":
-            tried = [np.mean(np.abs(compute + s - y) / y) for s in gap]
-            assert np.mean(np.abs(compute + 5.65 - y) / y) == pytest.approx(min(tried), abs=1e-6)
-            continue
-        else:
-            axis, at = name.split()[1] == "batch", 0 if name.split()[0] in ("smallest", "shortest") else -1
-            offset = gap[grid[at] if axis else grid[:, at]].mean()
-        assert offset == pytest.approx(5.65, abs=1e-5)
-
-
-def test_a_wide_ratio_admits_the_mean(figures: PublishedFigures) -> None:
-    readings = {r.name: r for r in offset_readings(figures, ratio=5.0)}
-    assert readings["mean"].feasible
-    assert readings["mean"].least_misfit == 0
-
-
-# --- shared roof
-def test_one_roof_bound_by_bytes_cannot_print_the_1b_if_its_steps_are_alike(
-    figures: PublishedFigures,
-) -> None:
-    narrow = shared_roof(figures, ratio=1.1, rounds=30)
-    assert narrow.excluded
-    assert 1 < narrow.misfit_low <= narrow.misfit_high < 3
-    assert "cannot print" in narrow.statement
-
-
-def test_but_it_can_where_they_differ_twofold(figures: PublishedFigures) -> None:
-    wide = shared_roof(figures, ratio=2.0)
-    assert not wide.excluded
-    assert wide.misfit_high == 0
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_study_printed_by_one_roof_is_not_excluded(figures: PublishedFigures, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    constants = Efficiency(eta_bw=rng.uniform(0.3, 0.9), eta_fa=rng.uniform(0.3, 0.9), l_half=rng.uniform(0, 4000))
-    batch, context = (a.ravel() for a in np.meshgrid((1, 2, 4, 8, 16), (512, 2048, 8192), indexing="ij"))
-    printed = {}
-    for gpu in (H100, H200):
-        compute = gpu_ms(SMALL, gpu, batch, context, constants)
-        step = compute + rng.uniform(2.5, 4.5) + rng.uniform(0, 0.2, 15)
-        printed[gpu, "small_batch_step"] = step.min()
-        for quantity, offset in (
-            ("raw_mape", 0.0),
-            ("residual_mape", figures.value(ANCHOR, gpu, "anchor_offset")),
-        ):
-            printed[gpu, quantity] = 100 * np.mean(np.abs((compute + offset) / step - 1))
-    made = PublishedFigures(
-        tuple(
-            replace(r, value=round(float(printed[r.gpu, r.quantity]), 1))
-            if r.model == SMALL and (r.gpu, r.quantity) in printed
-            else r
-            for r in figures
-        )
-    )
-    roof = shared_roof(made, ratio=3.0, rows=((SMALL, H100), (SMALL, H200)), rounds=10)
-    assert roof.misfit_low == 0
-    assert not roof.excluded
-    assert len(exclusions(made, ratio=3.0)) > 0

@@ -1,7 +1,6 @@
 """What the published aggregates alone exclude, as facts over all grids.
 
-`grid_programme` is the linear programme over all grids that print the figures of one row, `offset_readings` says what
-an offset can be, `shared_roof` what a roof with constants shared by all SKUs can print.
+`grid_programme` is the linear programme over all grids that print the figures of one row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -198,8 +197,8 @@ def _self_floor_facts(figures: PublishedFigures, programme: GridProgramme, ratio
     sided, worst = free.ratio(over, under)[0], n * under_points[1]
     of_count = (
         f"{row}: adding the anchor's negative offset raises the MAPE by at most its size times mean(1/y), with "
-        f"equality only if T <= y everywhere; with the self-floor's MAPE at most {count[1]:.0f} of {n} cells can have T > y, by "
-        f"{100 * n * above:.1f} points at most if added up. No bound here assumes T < y."
+        f"equality only if T <= y everywhere; with the self-floor's MAPE at most {count[1]:.0f} of {n} cells can "
+        f"have T > y, by {100 * n * above:.1f} points at most if added up. No bound here assumes T < y."
     )
     of_excess = (
         f"{row}: the self-floor over-predicts by {excess[0]:.1f} to {excess[1]:.1f} points on average, of a MAPE of "

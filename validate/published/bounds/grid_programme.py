@@ -9,6 +9,7 @@ bounds are never too narrow.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,6 @@ class Error:
     name: str
     offset_ms: Interval
     mape: Interval
-
-    def widened(self, by: float) -> "Error":
-        return Error(self.name, self.offset_ms, (max(self.mape[0] - by, 0.0), self.mape[1] + by))
 
 
 def errors_of(figures: PublishedFigures, model: str, gpu: str) -> tuple[Error, ...]:
@@ -85,9 +83,9 @@ class GridProgramme:
             low.append(lo)
             high.append(hi)
 
-        constrain(self._count(np.ones(patterns)), cells, cells)
+        constrain(self._column(0), cells, cells)
         for j, error in enumerate(errors):
-            constrain(self.absolute(j), cells * error.mape[0], cells * error.mape[1])
+            constrain(self._sign[:, j, None] * self._error(j), cells * error.mape[0], cells * error.mape[1])
         for c in range(patterns):
             at = np.zeros(self._shape)
             for coefficient, lo, hi in ((1 / steps_ms[0], 0.0, np.inf), (1 / steps_ms[1], -np.inf, 0.0)):
@@ -104,15 +102,12 @@ class GridProgramme:
                     at[c, 3 + j], at[c, 2] = 1, -bound
                     constrain(at.copy(), lo, hi)
         self._constraints = LinearConstraint(np.array(rows), np.array(low), np.array(high))
-        integral = np.zeros(self._shape)
-        integral[:, 0] = 1
-        free = np.zeros(self._shape)
-        free[:, 3:] = -np.inf
-        self._integrality, self._bounds = integral.ravel(), Bounds(free.ravel(), np.inf)
+        least = np.where(np.arange(width) >= 3, -np.inf, 0.0) + np.zeros(self._shape)
+        self._integrality, self._bounds = self._column(0).ravel(), Bounds(least.ravel(), np.inf)
 
-    def _count(self, chosen: Floats) -> Floats:
+    def _column(self, k: int, chosen: Floats | float = 1.0) -> Floats:
         at = np.zeros(self._shape)
-        at[:, 0] = chosen
+        at[:, k] = chosen
         return at
 
     def _error(self, j: int, patterns: list[int] | slice = slice(None)) -> Floats:
@@ -123,20 +118,13 @@ class GridProgramme:
     def _index(self, name: str) -> int:
         return [e.name for e in self.errors].index(name)
 
-    def absolute(self, j: int) -> Floats:
-        return self._sign[:, j, None] * self._error(j)
-
     def inverse(self) -> Floats:
         """Coefficients of sum(1/y)."""
-        at = np.zeros(self._shape)
-        at[:, 2] = 1
-        return at
+        return self._column(2)
 
     def share(self) -> Floats:
         """Coefficients of sum(T/y)."""
-        at = np.zeros(self._shape)
-        at[:, 1] = 1
-        return at
+        return self._column(1)
 
     def signed(self, name: str) -> Floats:
         """Coefficients of the sum of the signed error called `name`."""
@@ -144,7 +132,7 @@ class GridProgramme:
 
     def over(self, name: str) -> Floats:
         """Coefficients of the number of cells over-predicted under the error called `name`."""
-        return self._count((self._sign[:, self._index(name)] > 0).astype(float))
+        return self._column(0, (self._sign[:, self._index(name)] > 0).astype(float))
 
     def over_sum(self, name: str) -> Floats:
         """Coefficients of the sum of the positive part of the error called `name`."""
@@ -153,12 +141,8 @@ class GridProgramme:
 
     def minimum(self, objective: Floats) -> tuple[float, Floats]:
         """Least value of a linear objective and the solution; value inf where no grid prints the figures."""
-        found = milp(
-            objective.ravel(),
-            constraints=self._constraints,
-            integrality=self._integrality,
-            bounds=self._bounds,
-        )
+        given: Any = {"constraints": self._constraints, "integrality": self._integrality, "bounds": self._bounds}
+        found = milp(objective.ravel(), **given)
         if found.x is None:
             return (-np.inf if found.status == 3 else np.inf), np.full(objective.size, np.nan)
         return float(found.fun), found.x
