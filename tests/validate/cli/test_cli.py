@@ -13,7 +13,7 @@ import pytest
 import rooffloor as rf
 from rooffloor.validate.cli import main, streams
 from rooffloor.validate.common.errors import GateError, InputError, TaskError
-from rooffloor.validate.published.imputation import reconstruction
+from rooffloor.validate.fitting import reconstruct
 from rooffloor.validate.reporting import run as reporting
 
 HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
@@ -51,7 +51,7 @@ def spies(monkeypatch, tmp_path):
     for name in ("fit", "compare_floors", "report", "test"):
         monkeypatch.setattr(rf, name, getattr(fakes, name))
     monkeypatch.setattr(reporting, "table", fakes.table)
-    monkeypatch.setattr(reconstruction, "run", fakes.impute)
+    monkeypatch.setattr(reconstruct, "run", fakes.impute)
     return fakes
 
 

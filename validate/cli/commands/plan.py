@@ -37,7 +37,6 @@ def run(options: argparse.Namespace) -> int:
     shared.check_suffix("--out", options.out, ".csv")
     shared.refuse_overwriting(options, options.out)
     from rooffloor.validate.common.files import write_text
-    from rooffloor.validate.fitting import saved
     from rooffloor.validate.transfer.plan.measured import read_measured
     from rooffloor.validate.transfer.prediction.axes import parse_axis
 
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         shapes,
         gpus,
         options.budget,
-        calibration=saved.load(options.study or shared.DEFAULT_STUDY),
+        calibration=options.study or shared.DEFAULT_STUDY,
         goal=options.goal,
         width=options.width,
         measured=() if options.measurements is None else read_measured(options.measurements, shapes, gpus, **about),
@@ -65,5 +64,5 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.out is not None:
         write_text(options.out, result.to_csv())
-    show(result.data if options.json else result.summary)
+    show(result.data if options.json else result.text)
     return DONE

@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
+import rooffloor as rf
 from rooffloor.validate.cli import options as shared
 from rooffloor.validate.cli.options import add, path
-from rooffloor.validate.cli.streams import show
+from rooffloor.validate.cli.streams import show, tell
 from rooffloor.validate.common.errors import DONE
 
 DOES, SEED = "run the main job on a study and write its report", shared.SEED_OF_STUDY
@@ -25,18 +26,13 @@ def run(options: argparse.Namespace) -> int:
     study = shared.study_of(options)
     folder = options.out or Path("reports") / study.name
     shared.check_folder(options, folder, FILES)
-    from rooffloor.validate.reporting import run as reporting
-
-    result = reporting.run(
-        study,
-        out=folder,
-        seed=options.seed,
-        refit=options.refit,
-        full=options.full,
-        jobs=options.jobs,
-        dask=options.dask,
-        keep=options.keep,
-        quiet=options.quiet,
-    )
+    given = {"seed": options.seed, "quiet": options.quiet}
+    fit = rf.fit(study, refit=options.refit, jobs=options.jobs, **given)
+    floors = None
+    if fit.measurements is not None:
+        if not options.quiet:
+            tell(f"rooffloor: fitting floor structures{' and refits without each model, GPU and pair' * options.full}")
+        floors = rf.compare_floors(study, refits=options.full, **shared.runner_of(options), **given)
+    result = rf.report(fit, floors=floors, out=folder)
     show(result.data if options.json else result.summary)
     return DONE

@@ -2,6 +2,7 @@
 
 import argparse
 
+import rooffloor as rf
 from rooffloor.validate.cli.options import SEED_OF_STUDY, add, add_study, study_of
 from rooffloor.validate.cli.streams import show
 from rooffloor.validate.common.errors import DONE, REFUTED, UNDECIDED
@@ -15,10 +16,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    study = study_of(options)
-    from rooffloor.validate.fitting.evidence import fit
-    from rooffloor.validate.hypotheses.test import test
-
-    result = test(fit(study, seed=options.seed, quiet=options.quiet), options.hypothesis)
+    fit = rf.fit(study_of(options), seed=options.seed, quiet=options.quiet)
+    result = rf.test(fit, options.hypothesis)
     show(result.data if options.json else result.text)
     return {"supported": DONE, "refuted": REFUTED}.get(result.verdict, UNDECIDED)
