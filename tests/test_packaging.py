@@ -1,5 +1,6 @@
-"""What a user gets: the wheel in a clean environment, and `make` in a fresh checkout."""
+"""What a user gets: the wheel and the checkout in clean environments, and `make` in a fresh checkout."""
 
+import ast
 import importlib.metadata
 import json
 import os
@@ -8,11 +9,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
+
+from rooffloor import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,89 +32,140 @@ def run_well(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-# The wheel -----------------------------------------------------------------------------------------
+# What is built -------------------------------------------------------------------------------------
+
+BESIDE_STRANGERS = """
+import models_file_of_this_folder
+import rooffloor as rf
+
+print(rf.__file__)
+print(rf.__version__)
+for name in rf.__all__:
+    getattr(rf, name)
+print(rf.load_model("Llama-3.1-8B").name, rf.Study.load("transfer-study").anchor)
+"""
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run_well(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
-    [file] = folder.glob("*.whl")
-    return file
+def built(tmp_path_factory) -> dict[str, Path]:
+    """The source archive, the wheel made from it, and the wheels of the checkout, whole and editable."""
+    folder = tmp_path_factory.mktemp("built")
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir")
+    run_well(*build, folder / "archive", ROOT, cwd=folder)
+    run_well(*build, folder / "checkout", "--wheel", ROOT, cwd=folder)
+    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
+    (folder / "editable").mkdir()
+    run_well(sys.executable, "-c", code, folder / "editable", cwd=ROOT)
+    files = {kind: next((folder / kind).glob("*.whl")) for kind in ("archive", "checkout", "editable")}
+    return files | {"sources": next((folder / "archive").glob("*.tar.gz"))}
 
 
 @pytest.fixture(scope="module")
-def bin_folder(wheel, tmp_path_factory) -> Path:
-    """The wheel in a clean environment that sees this one's dependencies, but not the checkout."""
-    environment = tmp_path_factory.mktemp("installed") / "venv"
-    run_well(sys.executable, "-m", "venv", "--without-pip", environment, cwd=ROOT)
-    [python] = environment.glob("bin/python")
-    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
-    run_well(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=ROOT)
-    # A path named in a .pth file is searched, but the .pth files in it (an editable install) are not read.
-    [site] = environment.glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return python.parent
+def bins(built, tmp_path_factory) -> dict[str, Path]:
+    """The wheel and the editable one, each in a clean environment with this one's dependencies, but not its links."""
+    folder = tmp_path_factory.mktemp("installed")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    found = {}
+    for kind in ("archive", "editable"):
+        run_well(sys.executable, "-m", "venv", "--without-pip", folder / kind, cwd=folder)
+        options = ("--quiet", "--no-deps", "--no-index")
+        run_well(*pip, "--python", folder / kind / "bin/python", "install", *options, built[kind], cwd=folder)
+        # A path named in a .pth file is searched, but the .pth files in it (an editable install) are not read.
+        [site] = (folder / kind).glob("lib/python*/site-packages")
+        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        found[kind] = folder / kind / "bin"
+    return found
+
+
+@pytest.fixture(params=["archive", "editable"])
+def bin_folder(request, bins) -> Path:
+    return bins[request.param]
 
 
 @pytest.fixture
 def foreign_folder(tmp_path) -> Path:
-    """A folder of somebody else's, with packages of the names that rooffloor uses."""
+    """A folder of somebody else's, with packages of the names of rooffloor's folders."""
     for name in ("models", "validate"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ImportError('somebody else owns this package')\n")
     return tmp_path
 
 
-def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {
-        "rooffloor/validate/cli/main.py",
-        "rooffloor/models/specs/cells.py",
-        "rooffloor/data/transfer-study/published_figures.csv",
-    } <= {*names}
-    catalogs = {
-        f"rooffloor/models/specs/catalog/{file.name}" for file in (ROOT / "models/specs/catalog").glob("*.toml")
-    }
-    assert len(catalogs) >= 2
-    assert catalogs <= {*names}
-    study = ROOT / "data" / "transfer-study"
-    shipped = {f"rooffloor/data/transfer-study/{f.relative_to(study)}" for f in study.rglob("*") if f.is_file()}
-    assert shipped <= {*names}
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"rooffloor"}
+def test_the_archive_holds_every_file_once_and_makes_the_same_wheel(built):
+    with tarfile.open(built["sources"]) as archive:
+        members = archive.getmembers()
+    names = [member.name.split("/", 1)[1] for member in members]
+    assert len(names) == len(set(names))
+    assert all(member.isfile() for member in members)
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "src/rooffloor/models/roof/roofline.py"} <= {*names}
+    assert [name for name in names if name.startswith(("models/", "validate/", "data/", "site/"))] == []
+    [archive, checkout] = [zipfile.ZipFile(built[kind]) for kind in ("archive", "checkout")]
+    assert sorted(archive.namelist()) == sorted(checkout.namelist())
+    for name in archive.namelist():
+        assert name.endswith("/RECORD") or archive.read(name) == checkout.read(name), name
+
+
+def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built):
+    names = {*zipfile.ZipFile(built["checkout"]).namelist()}
+    shipped = {name for name in names if not name.startswith("rooffloor-")}
+    links = ("models", "validate", "data/transfer-study", "data/calibration")
+    folders = {f"rooffloor/{name}": ROOT / "src/rooffloor" / name for name in links}
+    expected = {"rooffloor/__init__.py", "rooffloor/__main__.py", "rooffloor/py.typed"}
+    for inside, folder in folders.items():
+        files = {f.relative_to(folder) for f in folder.rglob("*") if f.is_file() and "__pycache__" not in f.parts}
+        assert len(files) > 3
+        expected |= {f"{inside}/{file.as_posix()}" for file in files}
+    assert shipped == expected
+    assert {Path(name).suffix for name in shipped} >= {".py", ".toml", ".j2", ".json", ".csv", ".npz"}
+
+
+def test_an_editable_install_links_one_package(built):
+    wheel = zipfile.ZipFile(built["editable"])
+    links = [name for name in wheel.namelist() if not name.startswith("rooffloor-")]
+    assert [wheel.read(name).decode().split() for name in links] == [[str(ROOT / "src")]]
+    assert [path.name for path in (ROOT / "src").iterdir()] == ["rooffloor"]
+
+
+def test_a_script_runs_beside_foreign_packages(bins, foreign_folder):
+    """Every public name loads, from the wheel and from the checkout; the script's own folder comes first."""
+    (foreign_folder / "models_file_of_this_folder.py").touch()
+    script = foreign_folder / "script.py"
+    script.write_text(BESIDE_STRANGERS)
+    for kind, home in (("archive", bins["archive"].parent), ("editable", ROOT / "src")):
+        file, version, names = run_well(bins[kind] / "python", script, cwd=foreign_folder).splitlines()
+        assert Path(file).is_relative_to(home)
+        assert version == __version__
+        assert names == "Llama-3.1-8B Llama-3.1-8B"
+
+
+def test_commands_run_beside_foreign_packages(bin_folder, foreign_folder):
+    assert run_well(bin_folder / "rooffloor", "--version", cwd=foreign_folder) == f"rooffloor {__version__}\n"
+    assert "report" in run_well(bin_folder / "python", "-m", "rooffloor", "--help", cwd=foreign_folder)
+
+
+def test_the_table_prints_from_the_checkout_beside_foreign_packages(bins, foreign_folder):
+    assert json.loads(run_well(bins["editable"] / "rooffloor", "table", "--json", cwd=foreign_folder))
 
 
 def test_the_installed_version_is_the_one_in_the_source(bin_folder, foreign_folder):
-    from rooffloor import __version__
-
-    assert run_well(bin_folder / "rooffloor", "--version", cwd=foreign_folder) == f"rooffloor {__version__}\n"
     code = "import importlib.metadata; print(importlib.metadata.version('rooffloor'))"
     assert run_well(bin_folder / "python", "-P", "-c", code, cwd=foreign_folder).strip() == __version__
 
 
-def test_help_runs_beside_a_foreign_models_package(bin_folder, foreign_folder):
-    assert "report" in run_well(bin_folder / "rooffloor", "--help", cwd=foreign_folder)
-
-
-def test_package_data_come_from_the_wheel(bin_folder, foreign_folder):
+def test_package_data_come_from_the_wheel(bins, foreign_folder):
     code = "from rooffloor.validate.common import resources; print(resources.path('transfer-study'))"
-    printed = run_well(bin_folder / "python", "-P", "-c", code, cwd=foreign_folder)
-    assert Path(printed.strip()).is_relative_to(bin_folder.parent)
+    printed = run_well(bins["archive"] / "python", "-P", "-c", code, cwd=foreign_folder)
+    assert Path(printed.strip()).is_relative_to(bins["archive"].parent)
 
 
-def test_the_table_prints_beside_a_foreign_models_package(bin_folder, foreign_folder):
-    table = json.loads(run_well(bin_folder / "rooffloor", "table", "--json", cwd=foreign_folder))
-    assert table
-
-
-def test_the_main_job_runs_installed_and_writes_only_here(bin_folder, foreign_folder):
-    installed = bin_folder.parent
+def test_the_main_job_runs_installed_and_writes_only_here(bins, foreign_folder):
+    installed = bins["archive"].parent
 
     def package_files() -> set[Path]:
         return {file for file in installed.rglob("*") if "__pycache__" not in file.parts}
 
     before = package_files()
-    printed = run_well(bin_folder / "rooffloor", "report", cwd=foreign_folder)
+    printed = run_well(bins["archive"] / "rooffloor", "report", cwd=foreign_folder)
     folder = foreign_folder / "reports" / "transfer-study"
     written = {file.name for file in folder.iterdir()}
     assert {"report.html", "report.md", "report.json", "run.json", "posterior.nc", "posterior.npz"} <= written
@@ -134,9 +190,24 @@ def test_every_dependency_is_pinned_within_its_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
     pins = {canonical(name): version for name, version in pins.items()}
-    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+    for text in [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]:
         requirement = Requirement(text)
         assert requirement.specifier.contains(pins[canonical(requirement.name)]), text
+
+
+def test_what_is_imported_is_what_is_declared():
+    """netCDF4 is what xarray writes posterior.nc with, distributed an extra."""
+    imported = set()
+    for file in chain.from_iterable((ROOT / "src/rooffloor" / half).rglob("*.py") for half in ("models", "validate")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module).split(".")[0])
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {canonical(re.split(r"[<>=]", text)[0]) for text in declared}
+    strangers = {canonical(name) for name in imported - set(sys.stdlib_module_names) - {"rooffloor"}}
+    assert strangers - {"distributed"} == names - {"netcdf4"}
 
 
 def test_what_the_tests_run_on_is_the_pinned_set():
@@ -189,7 +260,7 @@ def make(target: str, folder: Path) -> tuple[int, list[str]]:
     return done.returncode, [re.sub(r"pip .* (\S+)$", r"pip \1", line) for line in told]
 
 
-CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy models validate", "-m pytest"]
+CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy -p rooffloor", "-m pytest"]
 
 
 def test_make_report_installs_once(checkout):
