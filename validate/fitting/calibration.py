@@ -1,6 +1,7 @@
 """Calibrations from fits: plain draws that `predict`, `plan` and `check` read."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,6 @@ from rooffloor.models.roof.roofline import CONSTANTS
 from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.common.errors import GateError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
-from rooffloor.validate.published.printed_figures import PER_MODEL
 
 if TYPE_CHECKING:
     from rooffloor.validate.measurements.load import Measurements
@@ -40,7 +40,9 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
     constants : mapping of name to {gpu or "all GPUs": draws, shape (draw,)}
     treatment : "cut", "joint" or "study"
     """
-    names, cells = study.names, draws.cells
+    names, cells, structure = study.names, draws.cells, study.floor
+    assert structure.sharing is not None
+    own_floors = replace(structure, shared_by="gpu, model")
     by_gpu = {
         name: np.stack([values.get(g, values.get("all GPUs", np.empty(0))) for g in cells.gpus], -1)
         for name, values in constants.items()
@@ -56,8 +58,10 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
     for model, gpu, mask in draws.pairs():
         at = (slice(None), cells.gpus.index(gpu), cells.models.index(model))
         floor[at] = draws.floor_ms[:, mask][:, 0]
-        pairs.append((gpu, draws.classes[model], model))
-        columns.append(floor[at][keep])
+        pair = (gpu, draws.classes[model], structure.sharing.label(model, draws.classes[model]))
+        if pair not in pairs:  # a floor that several models share counts once
+            pairs.append(pair)
+            columns.append(floor[at][keep])
         noise[at] = (draws.noise_ms[:, mask] / np.abs(draws.mean_ms[:, mask])).mean(-1)
     anchor = cells.model == draws.anchor
 
@@ -75,9 +79,9 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
         constants={name: values[keep] for name, values in by_gpu.items()},
         floor_ms=floor[keep],
         noise_relative=noise[keep],
-        combine=PER_MODEL.combine,
+        combine=structure.combine,
         q=np.ones(len(keep)),
-        scales=floor_scales(pairs, np.stack(columns, -1), PER_MODEL, np.random.default_rng(study.seed)),
+        scales=floor_scales(pairs, np.stack(columns, -1), own_floors, np.random.default_rng(study.seed)),
         weight=weight / weight.sum(),
         unit=draws.unit[keep].astype(np.int64),
         anchor_gpu=cells.gpu_code[anchor],
@@ -124,6 +128,7 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
     except GateFailure as error:
         raise GateError(str(error)) from error
     names = [name for name in CONSTANTS if name in fit.posterior]
+    about = {of: str(measurements.provenance.get(of) or "").replace("unknown", "") for of in ("stack", "mode")}
     return of_anchor(
         cells,
         shapes,
@@ -133,5 +138,6 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
         np.random.default_rng(seed),
         label=measurements.label,
         source=f"{anchor} in {measurements.provenance.get('file')}",
-        **{of: str(measurements.provenance.get(of) or "").replace("unknown", "") for of in ("stack", "mode")},
+        stack=about["stack"],
+        mode=about["mode"],
     )

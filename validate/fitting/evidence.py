@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooffloor.models.calibration.draws import Calibration
+from rooffloor.models.floor.structures import PER_MODEL
 from rooffloor.models.inference.gate import GateFailure
 from rooffloor.validate.common.errors import GateError, InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
@@ -166,6 +167,7 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
     folder = study.data.path.parent
     result = load_reconstruction(folder)
     grids = imputed.Imputed.of(study, result.cells)
+    _check_anchor(study, grids.cells.models)
     stored = None if refit else imputed.read_cache(folder / imputed.CACHE, imputed.cache_key(folder, grids.classes))
     anew, notes = stored is None, []
     if stored is None:
@@ -221,33 +223,40 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
     )
 
 
+def _check_anchor(study: "Study", models: Sequence[str]) -> None:
+    if study.anchor not in models:
+        where = f"{study.data.path.name}: the anchor {study.anchor!r}"
+        raise InputError(f"{where} has no usable cells; models there: {', '.join(models)}")
+
+
 def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evidence:
     from rooffloor.validate.fitting.measured import Measured, variant
 
     measurements = study.measurements()
     cells = measurements.cells()
-    if study.anchor not in cells.models:
-        raise InputError(
-            f"{study.data.path.name}: the anchor {study.anchor!r} has no usable cells; "
-            f"models there: {', '.join(cells.models)}"
-        )
+    _check_anchor(study, cells.models)
+    anchor_on = {gpu for model, gpu in zip(cells.model, cells.gpu, strict=True) if model == study.anchor}
     fitted = Measured(study, measurements, seed, quiet)
-    query = study.efficiency.preset == "query heads"
+    preset = study.efficiency.preset
+    beside = "study" if preset != "study" else "query heads"
     treatment = "cut" if study.efficiency.treatment == "study" else study.efficiency.treatment
     treatments = tuple(TREATMENTS) if len(cells.models) > 1 else ("joint",)
     treatment = treatment if treatment in treatments else "joint"
+    if preset == "per gpu" and (lacking := sorted({*cells.gpus} - anchor_on)):
+        where = f"{study.data.path.name}: the anchor has no usable cells on {lacking[0]}"
+        raise InputError(f"{where}: [efficiency] preset 'per gpu' needs some for the constants of each GPU")
     fits: list[dict[str, Any]] = []
     constants: dict[str, Mapping[str, Mapping[str, Array]]] = {}
-    name = variant(query, treatment)
-    draws, found, constants["primary"], tree = fitted.fit(query, treatment, with_classes=True)
+    name = variant(preset, treatment)
+    draws, found, constants["primary"], tree = fitted.fit(preset, treatment, with_classes=True)
     fits += found
     variants = {}
     if not primary_only:
-        for other_query in (query, not query):
+        for roof in (preset, beside):
             for other in treatments:
-                if (other_query, other) != (query, treatment):
-                    label = variant(other_query, other)
-                    variants[label], found, constants[label], _ = fitted.fit(other_query, other)
+                if (roof, other) != (preset, treatment):
+                    label = variant(roof, other)
+                    variants[label], found, constants[label], _ = fitted.fit(roof, other)
                     fits += found
     tree.attrs["label"] = draws.label
     kept = None
@@ -259,7 +268,7 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
             pairs = zip(cells.model.tolist(), cells.gpu.tolist(), strict=True)
             kept = draws.where(np.array([pair not in flagged for pair in pairs]))
         else:
-            kept, found, _, _ = Measured(study, measurements.without_flagged(), seed, quiet).fit(query, treatment)
+            kept, found, _, _ = Measured(study, measurements.without_flagged(), seed, quiet).fit(preset, treatment)
             fits += [row | {"name": f"{row['name']}, without flagged grids"} for row in found]
     return Evidence(
         study=study,
@@ -273,7 +282,7 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
         constants=constants,
         recomputed=None,
         datatree=tree,
-        structure=name.split(",")[0],
+        structure=name.split(",")[0] + ("" if study.floor == PER_MODEL else f", {study.floor}"),
         treatment=TREATMENTS[treatment],
         warnings=tuple(str(w) for w in measurements.provenance.get("warnings", ())),
         sensitivity=fitted.sensitivity,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooffloor.models.floor.structures import PER_MODEL
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, OF_POSITIVE_FLOORS
 from rooffloor.models.roof.kernels import Work, stack_work
@@ -25,7 +26,6 @@ from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws, with_own_noi
 from rooffloor.validate.fitting.parts import parts_of
 from rooffloor.validate.published.imputation.reconstruction import TABLE
 from rooffloor.validate.published.imputation.reconstruction import load as load_reconstruction
-from rooffloor.validate.published.printed_figures import PER_MODEL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,10 @@ class Imputed:
         return cls(
             study,
             cells,
-            *(column(name) for name in ("step_ms", "gpu_ms", "batch", "context")),
+            column("step_ms"),
+            column("gpu_ms"),
+            column("batch"),
+            column("context"),
             {name: column(name) for name in ("eta_bw", "eta_fa", "l_half", "latency_ms")},
             heads["weight"].to_numpy(dtype=float),
             heads["roof"].to_numpy(dtype=str),

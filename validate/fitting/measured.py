@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.estimates.cell_draws import Draws, with_own_noise
 from rooffloor.validate.estimates.prior_sensitivity import floors_against_anchor, power_scaling
 from rooffloor.validate.fitting.parts import parts_of
-from rooffloor.validate.published.printed_figures import PER_MODEL
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,22 +31,26 @@ if TYPE_CHECKING:
 
 type Array = NDArray[np.float64]
 
-PER_CLASS = FloorStructure("gpu, class")
+ROOFS = {"study": "plain roof", "query heads": "query-head limb", "per gpu": "constants per GPU"}
+"""The presets of a study in words."""
 FITTED = ("eta_bw", "eta_fa", "eta_tc", "l_half", "rho_q")
 """Constants that a fit may leave free."""
 BATCHES = 50
 """Consecutive batches of a measured posterior that serve as units of the Monte Carlo error."""
 
 
-def variant(query: bool, treatment: str) -> str:
+def variant(preset: str, treatment: str) -> str:
     """Roof and treatment of the constants in words."""
-    return f"{'query-head limb' if query else 'plain roof'}, {treatment}"
+    return f"{ROOFS[preset]}, {treatment}"
+
+
+def roof_options(preset: str) -> dict[str, Any]:
+    """What `build_model` and `cut_models` are told of the constants."""
+    return {"query_heads": preset == "query heads", "constants": "free per gpu" if preset == "per gpu" else "free"}
 
 
 class Measured:
-    """Fits of one measured data set: floors per (GPU, model), added, beside either roof."""
-
-    structure = PER_MODEL
+    """Fits of one measured data set: the study's floors beside any roof."""
 
     def __init__(self, study: "Study", measurements: "Measurements", seed: int, quiet: bool):
         self.study, self.seed, self.quiet = study, seed, quiet
@@ -56,10 +60,16 @@ class Measured:
         self.cells = measurements.cells()
         self.label = measurements.label.replace("derived", "derived from end-to-end measurements")
         self.classes = {m: study.class_of(m) for m in self.cells.models}
+        self.structure, sharing = study.floor, study.floor.sharing
+        assert sharing is not None
+        assert sharing.dim is not None
+        self.shared_by = sharing.dim
+        self.group = {m: sharing.label(m, self.classes[m]) for m in self.cells.models}
+        """Whose floor each model has: its own, or that of its class."""
         self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
 
     def fit(
-        self, query: bool, treatment: str, *, with_classes: bool = False
+        self, preset: str, treatment: str, *, with_classes: bool = False
     ) -> tuple[Draws, list[dict[str, Any]], dict[str, dict[str, Array]], "xr.DataTree"]:
         """Draws, diagnostics, constants and posterior of one treatment.
 
@@ -68,19 +78,24 @@ class Measured:
         class_floors: dict[tuple[str, str], Array] = {}
         rows: list[dict[str, Any]] = []
         if with_classes:
-            per_class, row = self._joint(query, PER_CLASS)
+            per_class, row = self._joint(preset, replace(self.structure, shared_by="gpu, class"))
             class_floors = _class_floors(per_class.posterior, self.cells, self.classes)
             rows.append(row)
         if treatment == "cut":
-            posterior, gpus, models, unit, row, tree = self._cut(query)
-            draws = self._draws(posterior, gpus, models, class_floors, "anchor_", unit)
+            posterior, axes, unit, row, tree = self._cut(preset)
+            draws = self._draws(posterior, axes, class_floors, "anchor_", unit)
         else:
-            fit, row = self._joint(query, self.structure)
+            fit, row = self._joint(preset, self.structure)
             self.sensitivity = self.sensitivity or self._power_scaled(fit.posterior)
-            posterior, gpus, models = _arrays(fit.posterior)
+            posterior, axes = self._arrays(fit.posterior)
             tree = fit.datatree
-            draws = self._draws(posterior, gpus, models, class_floors, None)
-        constants = {n: {"all GPUs": posterior[n]} for n in FITTED if n in posterior}
+            draws = self._draws(posterior, axes, class_floors, None)
+        of = axes["constants"]
+        constants = {
+            n: dict(zip(of, posterior[n].T, strict=True)) if of else {"all GPUs": posterior[n]}
+            for n in FITTED
+            if n in posterior
+        }
         return draws, [row, *rows], constants, tree
 
     def _tell(self, what: str) -> None:
@@ -88,21 +103,28 @@ class Measured:
         if not self.quiet:
             print(f"rooffloor: fitting {what}", file=sys.stderr)
 
-    def _joint(self, query: bool, structure: FloorStructure) -> tuple["Fit", dict[str, Any]]:
-        self._tell(f"{variant(query, 'joint')}, {structure}")
-        model = build_model(self.cells, self.work, self.classes, structure, "free", query_heads=query)
+    def _joint(self, preset: str, structure: FloorStructure) -> tuple["Fit", dict[str, Any]]:
+        self._tell(f"{variant(preset, 'joint')}, {structure}")
+        model = build_model(self.cells, self.work, self.classes, structure, **roof_options(preset))
         fit = fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
-        return fit, _fit_row(f"{variant(query, 'joint')}, {structure}", fit)
+        return fit, _fit_row(f"{variant(preset, 'joint')}, {structure}", fit)
 
     def _power_scaled(self, posterior: "xr.Dataset") -> list[dict[str, Any]]:
         cells = self.cells
         assert cells.step_ms is not None
-        quantities = {
-            name if name.startswith("eta_") else f"log {name}": values if name.startswith("eta_") else np.log(values)
-            for name, values in ((n, posterior[n].to_numpy()) for n in CONSTANTS if n in posterior)
-        }
-        pairs = zip(cells.model.tolist(), cells.gpu.tolist(), strict=True)
-        quantities |= floors_against_anchor(posterior["floor_ms"], self.study.anchor, pairs)
+        quantities: dict[str, Array] = {}
+        for name in (n for n in CONSTANTS if n in posterior):
+            values = posterior[name].to_numpy() if name.startswith("eta_") else np.log(posterior[name].to_numpy())
+            label = name if name.startswith("eta_") else f"log {name}"
+            per_gpu = posterior[name].dims[2:]
+            quantities |= (
+                {label: values}
+                if not per_gpu
+                else {f"{label} of {gpu}": values[..., i] for i, gpu in enumerate(posterior[per_gpu[0]].to_numpy())}
+            )
+        floors = posterior["floor_ms"].rename({self.shared_by: "model"})
+        pairs = zip([self.group[m] for m in cells.model.tolist()], cells.gpu.tolist(), strict=True)
+        quantities |= floors_against_anchor(floors, self.group[self.study.anchor], pairs)
         rng = np.random.default_rng(self.seed)
         steps = step_distribution(posterior, cells, self.classes, self.structure, rng, work=self.work)
         shape = (posterior.sizes["chain"], posterior.sizes["draw"], len(cells))
@@ -110,38 +132,47 @@ class Measured:
         return power_scaling(quantities, log_prior(posterior, self.structure), log)
 
     def _cut(
-        self, query: bool
-    ) -> tuple[dict[str, Array], list[str], list[str], NDArray[np.int64], dict[str, Any], "xr.DataTree"]:
-        self._tell(f"{variant(query, 'cut')}, {self.structure}")
-        stages = cut_models(self.cells, self.work, self.classes, self.structure, self.study.anchor, query_heads=query)
+        self, preset: str
+    ) -> tuple[dict[str, Array], dict[str, list[str]], NDArray[np.int64], dict[str, Any], "xr.DataTree"]:
+        self._tell(f"{variant(preset, 'cut')}, {self.structure}")
+        of = (self.cells, self.work, self.classes, self.structure, self.study.anchor)
+        stages = cut_models(*of, **roof_options(preset))
         upstream = fit_gated(compile_model(stages.upstream), seed=self.seed, progress=not self.quiet)
         if self._downstream is None:  # given the constants as data, the same model for every roof
             self._downstream = compile_model(stages.downstream)
         result = cut(upstream.posterior, self._downstream, stages.data_of, seed=self.seed, progress=not self.quiet)
-        posterior, gpus, models = _arrays(result.posterior)
-        row = _fit_row(f"{variant(query, 'cut')}, anchor's cells", upstream)
+        posterior, axes = self._arrays(result.posterior)
+        row = _fit_row(f"{variant(preset, 'cut')}, anchor's cells", upstream)
         row |= {"downstream_fits": result.attempts, "downstream_failed": len(result.failed)}
         unit = result.posterior["upstream"].to_numpy().astype(np.int64)
-        return posterior, gpus, models, unit, row, result.datatree
+        return posterior, axes, unit, row, result.datatree
+
+    def _arrays(self, posterior: "xr.Dataset") -> tuple[dict[str, Array], dict[str, list[str]]]:
+        """Pooled draws of every variable, and the names along the axes of floors and of constants per GPU."""
+        dims = posterior["eta_bw"].dims[2:]
+        axes = {"gpu": ("gpu",), "group": (self.shared_by,), "constants": dims}
+        names = {axis: posterior[of[0]].to_numpy().tolist() if of else [] for axis, of in axes.items()}
+        return {str(n): _pool(posterior[n]) for n in posterior.data_vars}, names
 
     def _draws(
         self,
         posterior: Mapping[str, Array],
-        gpus: Sequence[str],
-        models: Sequence[str],
+        axes: Mapping[str, Sequence[str]],
         class_floors: Mapping[tuple[str, str], Array],
         anchor_prefix: str | None,
         unit: NDArray[np.int64] | None = None,
     ) -> Draws:
         cells, anchor = self.cells, self.study.anchor
         assert cells.step_ms is not None
-        efficiency = efficiency_of(posterior)
+        gpus, groups, of = axes["gpu"], axes["group"], axes["constants"]
+        constants = {n: posterior[n][None] for n in FITTED if n in posterior}
+        efficiency = efficiency_of(constants, None, np.array([of.index(g) for g in cells.gpu]) if of else None)
         T = work_ms(self.work, efficiency)
         parts, dispatch = parts_of(self.work, efficiency, T)
-        model_code = np.array([models.index(m) for m in cells.model])
+        group_code = np.array([groups.index(self.group[m]) for m in cells.model])
         gpu_code = np.array([gpus.index(g) for g in cells.gpu])
         floors = posterior["floor_ms"]
-        own = floors[:, gpu_code, model_code]
+        own = floors[:, gpu_code, group_code]
         mean = T + own
         # Under the cut the anchor's cells have the noise of the upstream fit, the others that of the downstream fit.
         others = [m for m in cells.models if anchor_prefix is None or m != anchor]
@@ -154,9 +185,8 @@ class Measured:
         absolute = np.stack([absolute_of[m] for m in cells.models], -1)[:, cells.model_code]
         known = 0.0 if cells.step_sd_ms is None else cells.step_sd_ms
         with_anchor = {g for g, m in zip(cells.gpu, cells.model, strict=True) if m == anchor}
-        anchor_floor = np.where(
-            np.isin(cells.gpu, list(with_anchor)), floors[:, gpu_code, models.index(anchor)], np.nan
-        )
+        of_anchor = floors[:, gpu_code, groups.index(self.group[anchor])]
+        anchor_floor = np.where(np.isin(cells.gpu, list(with_anchor)), of_anchor, np.nan)
         count = len(T)
         class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
         found = Draws(
@@ -178,12 +208,6 @@ class Measured:
             np.full(count, 1.0 / count),
         )
         return with_own_noise(found, np.random.default_rng(self.seed))
-
-
-def _arrays(posterior: "xr.Dataset") -> tuple[dict[str, Array], list[str], list[str]]:
-    """Pooled draws of every variable, and the names along the floors' two axes."""
-    gpus, models = (posterior[d].to_numpy().tolist() for d in ("gpu", "model"))
-    return {str(n): _pool(posterior[n]) for n in posterior.data_vars}, gpus, models
 
 
 def _pool(variable: "xr.DataArray", most: int = 2_000) -> Array:

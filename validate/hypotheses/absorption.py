@@ -22,7 +22,6 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.estimates.estimate import Estimate, tails, weighted_quantiles
 from rooffloor.validate.estimates.metrics import raw_mape, relative_error, residual_mape
-from rooffloor.validate.presentation.numbers import size_number
 from rooffloor.validate.published.imputation.readings import READINGS
 
 type Array = NDArray[np.float64]
@@ -94,7 +93,7 @@ def absorption(draws: Draws, seed: int) -> list[dict[str, Any]]:
     list of dict
         One row per pair: model, gpu, cells; `squared` and `absolute` (shares, see `Absorbed`) and `left` (percent) as
         estimates; `noise_squared` and `noise_absolute`, the shares of pure noise: mean and 90 % interval over
-        simulated cells; `sentence`.
+        simulated cells.
 
     Notes
     -----
@@ -110,23 +109,17 @@ def _absorption_row(
 ) -> dict[str, Any]:
     found = absorbed(draws.gpu_ms[:, mask], draws.step_ms[:, mask])
     noise = _pure_noise(draws, mask, rng)
-    squared = draws.estimate(found.squared, "share of the squared relative error that the best scalar removes", "1")
-    absolute = draws.estimate(found.absolute, "share of the absolute relative error that the best scalar removes", "1")
+    removes = "that the best scalar removes"
     left = draws.estimate(found.left, "MAPE under the best scalar of the pair's own cells", "percent")
-    reference = _simulated(noise.squared, "share of the squared error of pure noise that the best scalar removes")
-    cells = int(mask.sum())
     return {
         "model": model,
         "gpu": gpu,
-        "cells": cells,
-        "squared": squared.data,
-        "absolute": absolute.data,
-        "noise_squared": reference.data,
-        "noise_absolute": _simulated(
-            noise.absolute, "share of the absolute error of pure noise that the best scalar removes"
-        ).data,
+        "cells": int(mask.sum()),
+        "squared": draws.estimate(found.squared, f"share of the squared relative error {removes}", "1").data,
+        "absolute": draws.estimate(found.absolute, f"share of the absolute relative error {removes}", "1").data,
+        "noise_squared": _simulated(noise.squared, f"share of the squared error of pure noise {removes}").data,
+        "noise_absolute": _simulated(noise.absolute, f"share of the absolute error of pure noise {removes}").data,
         "left": left.data,
-        "sentence": f"{model} on {gpu}: " + _absorption_words(cells, squared, absolute, left, reference),
     }
 
 
@@ -144,33 +137,6 @@ def _simulated(values: Array, estimand: str) -> Estimate:
     low, high = weighted_quantiles(values, equal, tails(90))
     mcse = float(values.std(ddof=1) / np.sqrt(len(values)))
     return Estimate(float(values.mean()), estimand, "1", {"90": (low, high)}, mcse)
-
-
-def _absorption_words(cells: int, squared: Estimate, absolute: Estimate, left: Estimate, noise: Estimate) -> str:
-    if cells == 1:
-        return "one cell, which some scalar always meets: it says nothing about what a floor absorbs."
-    told = (
-        f"the best scalar removes {_percent(squared)} of the squared and {_percent(absolute)} of the absolute relative "
-        f"error of its {cells} cells and leaves a MAPE of {left} %; of pure noise it would remove {_percent(noise)} of "
-        "the squared error (90 % intervals). "
-    )
-    low, high = squared.intervals["90"]
-    limit = noise.intervals["90"][1]
-    if low > limit:
-        return told + (
-            "That is more than noise gives. It need not be a floor: an error of T_gpu that is alike in all cells is "
-            "absorbed wholly, one that keeps its sign in part."
-        )
-    if high <= limit:
-        return told + "That is no more than noise alone can give: a constant in the residual is not shown."
-    return told + "Whether that is more than noise gives depends on the constants, which these data leave open."
-
-
-def _percent(share: Estimate) -> str:
-    """A share as text in percent, with the digits that this allows."""
-    ends = {level: (100.0 * low, 100.0 * high) for level, (low, high) in share.intervals.items()}
-    mcse = None if share.mcse is None else 100.0 * share.mcse
-    return f"{replace(share, value=100.0 * share.value, intervals=ends, mcse=mcse)} %"
 
 
 # ---- what a scalar hides ----------------------------------------------------------------------------------------
@@ -407,7 +373,7 @@ def hidden_errors(
     list of dict
         One row per pair and error: model, gpu, error, label, unit; share_hidden, floor_shift (ms per unit),
         detectable, detectable_known_floor (in units); best_batch, best_context (None where no cell helps),
-        detectable_with_it; sentence.
+        detectable_with_it.
 
     Notes
     -----
@@ -480,64 +446,20 @@ def _hidden_of(
         seen = visibility(own, grid.noise_ms)
         sizes = detectable_with(own, grid.noise_ms, extra, extra_noise)
         best = int(sizes.argmin()) if len(sizes) and sizes.min() < seen.detectable else None
-        row = {
-            "model": model,
-            "gpu": gpu,
-            "error": kind.name,
-            "label": kind.label,
-            "unit": kind.unit,
-            "share_hidden": float(seen.share_hidden),
-            "floor_shift": float(seen.floor_ms),
-            "detectable": float(seen.detectable),
-            "detectable_known_floor": float(seen.detectable_known_floor),
-            "best_batch": None if best is None else float(batch[best]),
-            "best_context": None if best is None else float(context[best]),
-            "detectable_with_it": float(seen.detectable if best is None else sizes[best]),
-        }
-        rows.append(row | {"sentence": f"{model} on {gpu}, {kind.label}: {_hidden_words(row, cells)}"})
+        rows.append(
+            {
+                "model": model,
+                "gpu": gpu,
+                "error": kind.name,
+                "label": kind.label,
+                "unit": kind.unit,
+                "share_hidden": float(seen.share_hidden),
+                "floor_shift": float(seen.floor_ms),
+                "detectable": float(seen.detectable),
+                "detectable_known_floor": float(seen.detectable_known_floor),
+                "best_batch": None if best is None else float(batch[best]),
+                "best_context": None if best is None else float(context[best]),
+                "detectable_with_it": float(seen.detectable if best is None else sizes[best]),
+            }
+        )
     return rows
-
-
-def _hidden_words(row: Mapping[str, Any], cells: int) -> str:
-    unit, size, known = row["unit"], row["detectable"], row["detectable_known_floor"]
-    shift = f"the floor would move by {row['floor_shift']:.2g} ms per {unit.removesuffix('s')}"
-    if not np.isfinite(known):
-        told = f"none of the {cells} cells depends on it, so that it cannot show"
-    elif not np.isfinite(size):
-        told = (
-            f"a free scalar hides it wholly ({shift}); with the floor known it would show from "
-            f"{size_words(known, unit)} on"
-        )
-    else:
-        told = (
-            f"a free scalar hides {share_words(row['share_hidden'])} of its squared effect ({shift}); the rest shows "
-            f"from {size_words(size, unit)} on, with the floor known from {size_words(known, unit)}"
-        )
-        if implausible(size, unit):
-            told += ", so that it is in effect hidden"
-    if row["best_batch"] is None:
-        last = f"B = {CANDIDATE_BATCHES[-1]:g}, L = {CANDIDATE_CONTEXTS[-1]:g}"
-        return f"{told}; no further cell up to {last} that fits would help."
-    with_it = row["detectable_with_it"]
-    even, only = ("even ", " only") if implausible(with_it, unit) else ("", "")
-    cell = f"{even}one more cell at B = {row['best_batch']:g}, L = {row['best_context']:g}"
-    return f"{told}; {cell} would show it{only} from {size_words(with_it, unit)} on."
-
-
-def implausible(size: float, unit: str) -> bool:
-    """Whether a size is no size that an error can have: 100 percent or more."""
-    return unit.startswith("percent") and size >= 100.0
-
-
-def share_words(share: float) -> str:
-    """A share in percent that claims neither all nor nothing where it is not."""
-    percent = 100.0 * share
-    if percent > 99.9:
-        return "more than 99.9 %"
-    return "less than 0.1 %" if percent < 0.1 else f"{percent:.3g} %"
-
-
-def size_words(size: float, unit: str) -> str:
-    """A size with its unit."""
-    number = size_number(size, unit).replace(">", "more than")
-    return f"{number}{unit.replace('percent', ' %')}" if unit.startswith("percent") else f"{number} {unit}"

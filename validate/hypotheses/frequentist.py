@@ -83,15 +83,16 @@ class TTests:
     def results(self, *, pseudo_replicated: bool = False) -> list[TestResult]:
         """One result for each data set, its note saying why there is no p-value or what stands behind it."""
         found = []
-        arrays = (self.statistic, self.df, self.p_value, self.estimate, self.standard_error)
-        for *numbers, replaced in zip(*(a.ravel().tolist() for a in (*arrays, self.replaced)), strict=True):
-            _, df, p_value, *_ = numbers
+        arrays = (self.statistic, self.df, self.p_value, self.estimate, self.standard_error, self.replaced)
+        for statistic, df, p_value, estimate, error, replaced in zip(
+            *(a.ravel().tolist() for a in arrays), strict=True
+        ):
             notes = [PSEUDO] if pseudo_replicated else []
-            if p_value != p_value:
+            if np.isnan(p_value):
                 notes.append(NO_SPREAD if df >= 1 else "fewer than 2 cells" if pseudo_replicated else TOO_FEW)
             elif replaced:
                 notes.append(REPLACED)
-            found.append(TestResult(*numbers, "; ".join(notes)))
+            found.append(TestResult(statistic, df, p_value, estimate, error, "; ".join(notes)))
         return found
 
 

@@ -55,11 +55,16 @@ class Result:
         return f"{self.name}: {self.verdict}"
 
     @property
+    def sentences(self) -> list[str]:
+        """What was found, in words."""
+        return list(self.data["sentences"])
+
+    @property
     def text(self) -> str:
         """The verdict and its sentences, as text for a terminal."""
         lines = textwrap.TextWrapper(110, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
         about = f"Data: {self.label}. Margins: {self.margins.label}."
-        told = [*self.data["sentences"], *self.data.get("error_rates", ()), about]
+        told = [*self.sentences, *self.data.get("error_rates", ()), about]
         return "\n".join([f"{self.name} {self.verdict}: {STATEMENTS[self.name]}", *map(lines.fill, told)])
 
     @property

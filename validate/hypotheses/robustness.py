@@ -93,7 +93,7 @@ def verdicts(choice: Choice, margins: Margins, names: Sequence[str] = ("H1", "H2
 
 def _verdicts(results: Iterable[Result]) -> dict[str, str]:
     """Verdict on each statement; H2 makes one of each of its parts."""
-    found = {}
+    found: dict[str, str] = {}
     for result in results:
         if result.name == "H2":
             parts = result.data.get("parts")

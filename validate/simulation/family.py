@@ -18,7 +18,8 @@ from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import SIMULATED
 from rooffloor.validate.hypotheses.error_rates import NOISE
-from rooffloor.validate.simulation.hypotheses import ANCHOR, CONSTANTS, FAMILY, GRID
+from rooffloor.validate.published.printed_figures import ANCHOR, SIBLING, SKUS
+from rooffloor.validate.simulation.hypotheses import CONSTANTS, GRID
 from rooffloor.validate.transfer.family_fit import Family, family
 
 type Array = NDArray[np.float64]
@@ -46,8 +47,8 @@ class Planted:
         Overlap of floors and T_gpu; 1: added.
     """
 
-    model: str = FAMILY
-    gpus: tuple[str, ...] = ("H100", "H200", "A100-40GB")
+    model: str = SIBLING
+    gpus: tuple[str, ...] = SKUS
     grid: tuple[tuple[int, int], ...] = GRID
     whole: float = 1.0
     weights: float = 1.0

@@ -34,13 +34,12 @@ from rooffloor.validate.hypotheses.h2 import h2
 from rooffloor.validate.hypotheses.h3 import h3
 from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED
 from rooffloor.validate.hypotheses.slope import weighted_slope
-from rooffloor.validate.simulation.sbc import STUDY_GRID, STUDY_MODELS
+from rooffloor.validate.published.printed_figures import ANCHOR, MOE, SIBLING, SMALL
+from rooffloor.validate.simulation.sbc import STUDY_GRID as GRID
 from rooffloor.validate.study.margins import Margins
 
 type Array = NDArray[np.float64]
 
-ANCHOR, FAMILY, SMALL, MOE = STUDY_MODELS
-GRID = STUDY_GRID
 SILICON = ("H100", "H200", "A100-40GB", "A100-80GB", "L40S")
 """Whose peak rates the simulated GPUs have, in turn."""
 CONSTANTS = Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0)
@@ -88,7 +87,7 @@ class Simulated:
         return values[:, self.cells.model == model].reshape(len(values), self.truth.gpus, len(GRID))
 
 
-MODEL_OF = {"H1": FAMILY, "H2": MOE, "H3": SMALL}
+MODEL_OF = {"H1": SIBLING, "H2": MOE, "H3": SMALL}
 
 
 @cache

@@ -23,6 +23,9 @@ from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
+from rooffloor.validate.common.files import write_text
+from rooffloor.validate.common.runner import run
+from rooffloor.validate.published.printed_figures import ANCHOR, BATCHES, CONTEXTS, MOE, SIBLING, SKUS, SMALL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +36,7 @@ if TYPE_CHECKING:
 
 type Array = NDArray[np.float64]
 
-STUDY_MODELS = ("Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B")
-STUDY_GPUS = ("H100", "H200", "A100-40GB")
-STUDY_GRID = tuple((b, c) for b in (1, 2, 4, 8, 16) for c in (512, 2048, 8192))
+STUDY_GRID = tuple((b, c) for b in BATCHES for c in CONTEXTS)
 
 KEPT = 99
 """Draws that a truth is ranked among: 100 ranks, so that intervals of 50 and 90 % are whole numbers of ranks."""
@@ -47,13 +48,13 @@ CHUNK = 20
 """Data sets that are kept on disk together."""
 
 COUNTS = ("data_set", "redrawn", "attempts", "first_divergences", "divergences", "rhat", "passed")
-"""Columns of `Calibration.table` that are not ranks."""
+"""Columns of `Ranks.table` that are not ranks."""
 
 LOG_LIKELIHOOD = "log_likelihood"
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class Ranks:
     """Ranks of true scalars among posterior draws.
 
     Attributes
@@ -111,7 +112,7 @@ class Calibration:
         least = min(d["quantities"], key=lambda row: row["p"])
         return "\n".join(
             (
-                f"Calibration({d['data_sets']} data sets, {len(d['quantities'])} scalars, ranks among {KEPT} draws)",
+                f"Ranks({d['data_sets']} data sets, {len(d['quantities'])} scalars, ranks among {KEPT} draws)",
                 f"50 % intervals cover {100 * d['in_50']:.1f} %, 90 % cover {100 * d['in_90']:.1f} %",
                 f"least p {least['p']:.4f} ({least['quantity']}), {least['p_holm']:.3f} adjusted for all scalars",
                 f"fits: {d['failed']} failed their gate, {d['escalated']} escalated, {d['first_divergent']} with "
@@ -144,14 +145,12 @@ class Calibration:
         ax.legend(loc="upper right", fontsize=8, frameon=False)
         return ax
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> Path:
         """Write the table as CSV."""
-        from rooffloor.validate.common.files import write_text
-
-        write_text(path, self.table.to_csv(index=False, float_format="%.4g", lineterminator="\n"))
+        return write_text(path, self.table.to_csv(index=False, float_format="%.4g", lineterminator="\n"))
 
     @classmethod
-    def load(cls, path: Path) -> "Calibration":
+    def load(cls, path: Path) -> "Ranks":
         """Read what `save` wrote."""
         import pandas as pd
 
@@ -258,7 +257,7 @@ def _flat(values: "xr.DataArray") -> dict[str, Array]:
 
 def study_cells() -> Cells:
     """Cells of the study's size: its models on its three GPUs, the mixture of experts on one."""
-    pairs = [(m, g) for m in STUDY_MODELS for g in STUDY_GPUS if m != STUDY_MODELS[-1] or g == STUDY_GPUS[0]]
+    pairs = [(m, g) for m in (ANCHOR, SIBLING, SMALL, MOE) for g in SKUS if m != MOE or g == SKUS[0]]
     rows = [(m, g, b, c) for m, g in pairs for b, c in STUDY_GRID]
     return Cells.from_columns(*zip(*rows, strict=True))
 
@@ -273,7 +272,7 @@ def sbc(
     progress: bool = False,
     cells: Cells | None = None,
     **fit: Any,
-) -> Calibration:
+) -> Ranks:
     """Draw from the prior, simulate, refit, rank.
 
     Parameters
@@ -292,8 +291,6 @@ def sbc(
     """
     import pandas as pd
 
-    from rooffloor.validate.common.runner import run
-
     structure, cells = structure or FloorStructure(), cells or study_cells()
     classes = {m: default_class(m) for m in cells.models}
     setting = _Setting(structure, cells, stack_work(cells), classes, seed)
@@ -311,7 +308,7 @@ def sbc(
     frames = [pd.DataFrame(r["values"], columns=r["names"].tolist()) for r in rows]
     table = pd.concat(frames, ignore_index=True)
     whole = {c: int for c in table.columns if c != "rhat"} | {"passed": bool}
-    return Calibration(table.astype(whole))
+    return Ranks(table.astype(whole))
 
 
 def _named(cells: Cells) -> str:
@@ -324,7 +321,7 @@ def _named(cells: Cells) -> str:
 def _calibrate(
     setting: _Setting, compiled: "Compiled", chunk: range, jobs: int, fit: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Rows of `Calibration.table` for some data sets, as numbers, with the names of their columns."""
+    """Rows of `Ranks.table` for some data sets, as numbers, with the names of their columns."""
     from rooffloor.models.inference.sampling import fit_many
 
     made = [setting.simulate(k) for k in chunk]

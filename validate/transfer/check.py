@@ -1,9 +1,9 @@
 """`rooffloor check`: does the calibration hold for a model family, given its config.json and a few timings?
 
-A saved calibration (`fit.saved`) predicts each cell from shapes alone; `transfer.family_fit` fits floor and noise of
-the family beside it, `transfer.verdict` judges. This module reads what the user has, joins the three, and says what the
-verdict rests on: cells outside what was calibrated, the other way of joining floors, how often such a check errs, and
-which further cells would decide.
+A saved calibration (`fitting.saved`) predicts each cell from shapes alone; `transfer.family_fit` fits floor and noise
+of the family beside it, `transfer.verdict` judges. This module reads what the user has, joins the three, and says what
+the verdict rests on: cells outside what was calibrated, the other way of joining floors, how often such a check errs,
+and which further cells would decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,43 +13,43 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from rooffloor.models.calibration.anchor import rejoined
 from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
+from rooffloor.validate.common.files import written
 from rooffloor.validate.estimates.cell_draws import IMPUTED
-from rooffloor.validate.estimates.estimate import Estimate
 from rooffloor.validate.fitting import saved
-from rooffloor.validate.measurements import load
+from rooffloor.validate.fitting.calibration import calibrated
+from rooffloor.validate.measurements.csvfile import render
 from rooffloor.validate.measurements.given_specs import load_gpu, load_model
+from rooffloor.validate.measurements.load import Measurements
 from rooffloor.validate.measurements.one_model import OwnRows, named_in
-from rooffloor.validate.simulation import check as checkrates
 from rooffloor.validate.study.margins import Margins
-from rooffloor.validate.transfer import domain
-from rooffloor.validate.transfer.family_fit import Family, family
-from rooffloor.validate.transfer.verdict import (
+from rooffloor.validate.transfer import domain, error_rates, family_fit, page, words
+from rooffloor.validate.transfer.family_fit import Family
+from rooffloor.validate.transfer.plan.advice import say_deciding
+from rooffloor.validate.transfer.plan.deciding import deciding, goal_of
+from rooffloor.validate.transfer.plan.outlook import OVERLAP, SHAPE, Cell
+from rooffloor.validate.transfer.statements import (
+    FLOOR_OR_WEIGHTS,
     INDISTINGUISHABLE,
     MISMATCH,
     RECALIBRATE,
     TRANSFERS,
     UNDECIDED,
     VERDICTS,
-    Verdict,
-    judge_family,
 )
+from rooffloor.validate.transfer.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-type Array = NDArray[np.float64]
-
 __all__ = ["INDISTINGUISHABLE", "MISMATCH", "RECALIBRATE", "TRANSFERS", "UNDECIDED", "VERDICTS", "Check", "check"]
 
-DEFAULT_STUDY = "transfer-study"
 JOINS = ("added", "overlapped")
 """Ways of joining floors under which every family is judged."""
 BESIDE = 200
@@ -65,23 +65,22 @@ class Check:
     result : Verdict
         By GPU and overall.
     family : Family
-        Posterior of floors and noise behind it.
-    posterior : Calibration
-        The calibration.
-    cells : list of dict
-        Measured and predicted step of every cell, ms.
+        Draws of its floors and noise behind it.
+    calibration : Calibration
+    cells : tuple of Cell
+        The measured cells, repeats averaged, as `plan` takes them.
     data : dict
         Everything, ready for JSON.
     """
 
     result: Verdict
     family: Family
-    posterior: Calibration
-    cells: list[dict[str, Any]]
+    calibration: Calibration
+    cells: tuple[Cell, ...]
     data: dict[str, Any]
 
     def __repr__(self) -> str:
-        return f"Check({self.result!r}, calibration {self.posterior.source})"
+        return f"Check({self.result!r}, calibration {self.calibration.source})"
 
     @property
     def verdict(self) -> str:
@@ -89,36 +88,40 @@ class Check:
         return self.result.verdict
 
     @property
-    def probabilities(self) -> Mapping[str, float]:
-        """Posterior probability of each verdict's statement."""
-        return self.result.probabilities
+    def open_question(self) -> str:
+        """What would decide, as a goal of `plan`: "floor", "shape" or "overlap".
+
+        Where nothing is open, what the verdict rests on. The shape is asked of calibrations that add floors alone, of
+        the others how the floor joins.
+        """
+        question = self.data["overall"]["undecided"] or {MISMATCH: "slope"}.get(self.verdict, "level")
+        if self.verdict == INDISTINGUISHABLE:
+            question = FLOOR_OR_WEIGHTS
+        goal = OVERLAP if question.startswith("joins") else goal_of(question)
+        return OVERLAP if goal == SHAPE and self.calibration.combine != "added" else goal
 
     @property
-    def per_sku(self) -> list[dict[str, Any]]:
-        """The same by GPU."""
-        return self.result.per_sku
-
-    @property
-    def summary(self) -> str:
-        """The verdict and what it rests on, as text."""
-        from rooffloor.validate.transfer.page import text
-
-        return text(self.data)
+    def text(self) -> str:
+        """The verdict and what it rests on."""
+        return words.text(self.data)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per GPU and one for all, as `Verdict.to_frame`."""
         return self.result.to_frame()
 
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """`to_frame` as CSV text, written to `path` where one is given."""
+        return written(render(self.to_frame()), path)
+
     def cells_frame(self) -> pd.DataFrame:
         """One row per cell: measured step, predicted step with its 90 % interval (ms), error (percent)."""
-        return pd.DataFrame(self.cells)
+        return pd.DataFrame(self.data["cells"])
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Probabilities of the verdicts, by GPU and overall; the title names the cells and the calibration."""
         from rooffloor.validate.presentation.figures.check import verdicts
-        from rooffloor.validate.transfer.page import label
 
-        return verdicts(self.data | {"label": label(self.data)}, ax=ax)
+        return verdicts(self.data | {"label": words.label(self.data)}, ax=ax)
 
     @property
     def datatree(self) -> "xr.DataTree":
@@ -148,24 +151,25 @@ class Check:
                 "noise_ms": (("chain", "draw", "cell"), draws.noise_ms[None][:, :, own]),
             },
             coords=coords,
-            attrs={"label": draws.label, "calibration": self.posterior.label, "model": self.family.model},
+            attrs={"label": draws.label, "calibration": self.calibration.label, "model": self.family.model},
         )
         observed = xr.Dataset({"step_ms": ("cell", draws.step_ms[0, own])}, coords={"cell": np.arange(len(cells))})
         return xr.DataTree.from_dict({"posterior": posterior, "observed_data": observed})
 
-    def save(self, folder: str | Path) -> Path:
-        """Write check.html, check.json, cells.csv and figures; nothing is left half-written."""
-        from rooffloor.validate.transfer.page import save
+    def save(self, path: str | Path) -> Path:
+        """Write check.html, check.json, cells.csv and figures into a folder; nothing is left half-written.
 
-        return save(self, Path(folder))
+        Returns the path of the page.
+        """
+        return page.save(self, Path(path))
 
 
 def check(
-    shapes: str | Path | ModelShapes,
-    measured: "str | Path | pd.DataFrame",
+    family: str | Path | ModelShapes,
+    measurements: str | Path | pd.DataFrame | Measurements,
     *,
-    gpu: "str | Path | GpuSpec | None" = None,
-    study: str | Path | Calibration = DEFAULT_STUDY,
+    gpu: str | Path | GpuSpec | None = None,
+    calibration: str | Path | Calibration = domain.DEFAULT_STUDY,
     anchor: str | None = None,
     margins: Margins | None = None,
     model: str | None = None,
@@ -180,20 +184,18 @@ def check(
 
     Parameters
     ----------
-    shapes : name, config.json, folder, TOML file or ModelShapes
-        The family.
-    measured : path or DataFrame
-        Rows of batch, context, step_ms; `model` and `gpu` may be left out where `shapes` and `gpu` say them.
+    family : name, config.json, folder, TOML file or ModelShapes
+    measurements : path, DataFrame or Measurements
+        Rows of batch, context, step_ms; `model` and `gpu` may be left out where `family` and `gpu` say them.
     gpu : name, TOML file or GpuSpec, optional
         Of rows without a column gpu; else only rows of this GPU count.
-    study : name of an embedded study, a posterior.npz, a report's folder, or a Calibration
-        The calibration.
+    calibration : name of an embedded study, a posterior.npz, a report's folder, or a Calibration
     anchor : str, optional
         Calibrate on this model's rows of the same file instead (a fit of half a minute).
     margins : Margins, optional
         Default: those of an embedded study, else defaults.
     model : str, optional
-        Name of the family in the file, where it is not that of `shapes`.
+        Name of the family in the file, where it is not that of its shapes.
     klass : str, optional
         Class of the family; default by its size.
     format, stack, mode
@@ -209,54 +211,57 @@ def check(
         One line: what of the input cannot be used.
     GateError
         The fit of `anchor` failed its gate.
+
+    Examples
+    --------
+    >>> steps = {"batch": [1, 4, 16], "context": [512, 2048, 8192], "step_ms": [9.5, 9.9, 13.1]}
+    >>> check("Qwen2.5-7B", pd.DataFrame(steps), gpu="H100").verdict
     """
-    own = load_model(shapes)
     spec = None if gpu is None else load_gpu(gpu)
-    found, own = OwnRows(own, spec, model, anchor, format, stack, mode).read(measured)
+    found, own = OwnRows(load_model(family), spec, model, anchor, format, stack, mode).read(measurements)
     if anchor is not None:
-        calibration = saved.calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet)
+        given = calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet)
     else:
-        calibration = study if isinstance(study, Calibration) else saved.load(study)
-    klass = None if klass is None else domain.known_class(klass, calibration)
-    margins = (
-        margins
-        or (saved.margins(study) if anchor is None and not isinstance(study, Calibration) else None)
-        or Margins()
-    )
+        given = saved.load(calibration)
+        if margins is None and not isinstance(calibration, Calibration):
+            margins = saved.margins(calibration)
+    margins = margins or Margins()
+    klass = None if klass is None else domain.known_class(klass, given)
     cells, repeats = found.averaged(own.name)
     specs = {name: found.gpus[name] for name in cells.gpus}
-    renamed, specs = _as_calibrated(cells, specs, calibration)
-    known = replace(own, name=domain.known_model(own, calibration)[0])
+    known = replace(own, name=domain.known_model(own, given)[0])
+    renamed, specs = _as_calibrated(cells, specs, given)
     rng = np.random.default_rng(seed)
     judged: dict[str, Verdict] = {}
     evidence: dict[str, float] = {}
     families: dict[str, Family] = {}
-    few = calibration.rows(units(calibration, min(BESIDE, len(calibration.weight))))
-    for combine in dict.fromkeys((calibration.combine, *JOINS)):
+    few = given.rows(units(given, min(BESIDE, len(given.weight))))
+    for combine in dict.fromkeys((given.combine, *JOINS)):
         anew, evidence[combine] = rejoined(few, combine, rng)
-        joined = calibration if combine == calibration.combine else anew
-        families[combine] = family(known, renamed, specs, joined, rng, klass=klass, label=found.label)
-        judged[combine] = judge_family(families[combine], margins)
+        joined = given if combine == given.combine else anew
+        families[combine] = family_fit.family(known, renamed, specs, joined, rng, klass=klass, label=found.label)
+        judged[combine] = judge(families[combine], margins)
         evidence[combine] += judged[combine].data["overall"]["log_evidence"]
-    result, joins = _settled(judged, evidence, calibration.combine, margins)
-    chosen = families[calibration.combine]
-    rows = _rows(chosen, repeats, calibration)
+    result, joins = _settled(judged, evidence, given.combine, margins)
+    chosen = families[given.combine]
+    rows = _rows(chosen, repeats, given)
     fewest = min(int((renamed.gpu == g).sum()) for g in renamed.gpus)
-    rates = checkrates.nearest(len(cells.gpus), fewest, imputed=calibration.label == IMPUTED)
     data = {
         **result.data,
         "model": own.name,
         "shapes": {k: v for k, v in asdict(own).items() if v not in (0, "", False)} | {"parameters": own.parameters},
-        "calibration": _calibration(calibration),
-        "outside": _outside(calibration, own, specs, chosen, rows, found),
+        "calibration": _calibration(given),
+        "outside": _outside(given, own, specs, chosen, rows, found),
         "joins": joins,
-        "error_rates": rates,
+        "error_rates": error_rates.nearest(len(cells.gpus), fewest, imputed=given.label == IMPUTED),
         "leftover_percent": _leftover(chosen),
-        "deciding": _deciding(result, own, specs, rows, calibration, seed),
+        "deciding": _deciding(result, own, specs, rows, given, seed),
         "cells": rows,
-        "measurements": _told(found, int(sum(repeats)), repeats),
+        "measurements": _told(found, repeats),
     }
-    return Check(result, chosen, calibration, rows, data)
+    columns = (cells.gpu, cells.batch, cells.context, np.asarray(cells.step_ms))
+    in_hand = tuple(Cell(*one) for one in zip(*(column.tolist() for column in columns), strict=True))
+    return Check(result, chosen, given, in_hand, data)
 
 
 # ---- the calibration and the family -------------------------------------------------------------------------------
@@ -299,9 +304,8 @@ def _settled(
         return result, joins
     why = f"joins: {result.verdict} if floors are {own}, {joins[rivals[0]]['verdict']} if they are {rivals[0]}"
     overall = result.data["overall"] | {"verdict": UNDECIDED, "undecided": why}
-    sentences = (f"Undecided, since it depends on how floors join ({why[7:]}).", *result.sentences)
-    data = result.data | {"verdict": UNDECIDED, "overall": overall, "sentences": list(sentences)}
-    return replace(result, verdict=UNDECIDED, sentences=sentences, data=data), joins
+    sentences = [f"Undecided, since it depends on how floors join ({why[7:]}).", *result.data["sentences"]]
+    return Verdict(result.data | {"verdict": UNDECIDED, "overall": overall, "sentences": sentences}), joins
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------------
@@ -336,6 +340,7 @@ def _rows(found: Family, repeats: Sequence[int], calibration: Calibration) -> li
 
 
 def _calibration(p: Calibration) -> dict[str, Any]:
+    """What a check says of its calibration."""
     return {
         "source": p.source,
         "label": p.label,
@@ -356,7 +361,7 @@ def _outside(
     specs: Mapping[str, GpuSpec],
     found: Family,
     rows: Sequence[Mapping[str, Any]],
-    measured: load.Measurements,
+    measured: Measurements,
 ) -> list[str]:
     """What of the family lies outside what the calibration has seen."""
     reasons = domain.model_reasons(calibration, shapes)
@@ -365,7 +370,9 @@ def _outside(
     for spec in specs.values():
         reasons += domain.gpu_reasons(calibration, spec)
     for gpu in found.unmeasured:
-        floor = _floor_there(found, gpu)
+        draws = found.draws
+        at = int(np.flatnonzero((draws.cells.gpu == gpu) & (draws.cells.model == found.model))[0])
+        floor = draws.estimate(draws.anchor_floor_ms[:, at], "floor of the anchor", "ms")
         reasons.append(
             f"floor: {calibration.anchor} was never measured on {gpu}: its floor there is predicted, {floor}"
         )
@@ -385,12 +392,6 @@ def _leftover(found: Family) -> float:
     return float(100.0 * draws.weight @ (draws.noise_ms / np.abs(draws.mean_ms))[:, own].mean(-1))
 
 
-def _floor_there(found: Family, gpu: str) -> Estimate:
-    draws = found.draws
-    at = int(np.flatnonzero((draws.cells.gpu == gpu) & (draws.cells.model == found.model))[0])
-    return draws.estimate(draws.anchor_floor_ms[:, at], "floor of the anchor", "ms")
-
-
 def _deciding(
     result: Verdict,
     shapes: ModelShapes,
@@ -400,36 +401,26 @@ def _deciding(
     seed: int,
 ) -> dict[str, Any] | None:
     """Which further cells would help most with what is open."""
-    question = result.data["overall"]["undecided"]
-    if result.verdict == INDISTINGUISHABLE:
-        question = "level: a floor or the weights' bandwidth"
+    question = FLOOR_OR_WEIGHTS if result.verdict == INDISTINGUISHABLE else result.data["overall"]["undecided"]
     if question is None or question.startswith("joins"):
         return None
-    from rooffloor.validate.transfer.plan import advice, deciding, outlook
-
-    cells = [outlook.Cell(r["gpu"], r["batch"], r["context"], r["step_ms"]) for r in rows]
-    found = deciding.deciding(shapes, list(specs.values()), cells, calibration, question, seed=seed)
-    return {
-        "question": question,
-        "cells": [asdict(one) for one in found],
-        "sentence": advice.say_deciding(found, question),
-    }
+    cells = [Cell(r["gpu"], r["batch"], r["context"], r["step_ms"]) for r in rows]
+    found = deciding(shapes, list(specs.values()), cells, calibration, question, seed=seed)
+    return {"question": question, "cells": [asdict(one) for one in found], "sentence": say_deciding(found, question)}
 
 
-def _told(found: load.Measurements, rows: int, repeats: Sequence[int]) -> dict[str, Any]:
+def _told(found: Measurements, repeats: Sequence[int]) -> dict[str, Any]:
+    """What was read of the file."""
     p = found.provenance
+    spread = found.repeat_spread()
+    excluded = zip(found.excluded.index.tolist(), found.excluded.to_dict("records"), strict=True)
     return {
-        "file": p.get("file"),
-        "sha256": p.get("sha256"),
-        "format": p.get("format"),
-        "stack": p.get("stack"),
-        "mode": p.get("mode"),
-        "rows": rows,
+        **{name: p.get(name) for name in ("file", "sha256", "format", "stack", "mode")},
+        "rows": int(sum(repeats)),
         "cells": len(repeats),
-        "repeat_spread_percent": None if np.isnan(s := found.repeat_spread()) else 100.0 * s,
+        "repeat_spread_percent": None if np.isnan(spread) else 100.0 * spread,
         "excluded": [
-            {"row": row, "reason": str(r["reason"]), "detail": str(r.get("detail", ""))}
-            for row, r in zip(found.excluded.index.tolist(), found.excluded.to_dict("records"), strict=True)
+            {"row": row, "reason": str(r["reason"]), "detail": str(r.get("detail", ""))} for row, r in excluded
         ],
         "flagged": len(found.flagged),
         "warnings": [str(w) for w in p.get("warnings", ())],

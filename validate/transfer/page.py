@@ -1,12 +1,11 @@
-"""What `rooffloor check` says: as text for a terminal, and as a page with tables and figures."""
+"""What `rooffloor check` says as a page with tables and figures."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooffloor.validate.common import files
-from rooffloor.validate.hypotheses.hypotheses import say
+from rooffloor.validate.hypotheses.result import say
 from rooffloor.validate.presentation.blocks import (
     Cell,
     Column,
@@ -20,125 +19,15 @@ from rooffloor.validate.presentation.blocks import (
     long_table,
     text_cell,
 )
-from rooffloor.validate.presentation.numbers import Record, full
-from rooffloor.validate.simulation import check as checkrates
-from rooffloor.validate.study.margins import POST_HOC
-from rooffloor.validate.transfer.verdict import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED, VERDICTS
+from rooffloor.validate.presentation.numbers import Record
+from rooffloor.validate.transfer.explanations import MECHANISMS
+from rooffloor.validate.transfer.statements import UNDECIDED
+from rooffloor.validate.transfer.words import CHANCES, HEADS, NUMBERS, SHORT, SHOWN, basis, closing, label, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rooffloor.validate.transfer.check import Check
-
-WIDTH = 110
-SHOWN = (TRANSFERS, RECALIBRATE, MISMATCH, UNDECIDED, INDISTINGUISHABLE)
-"""Statements in the order of the tables: those that add up to 1 first."""
-SHORT = dict(zip(VERDICTS, ("transfers", "another floor", "shape", "floor or weights", "undecided"), strict=True))
-HEADS = {**SHORT, UNDECIDED: "none of these"}
-"""The statement that is left has the verdict's name, but may be unlikely where nothing is decided."""
-
-
-def label(data: Record) -> str:
-    """Where the cells and the calibration come from."""
-    c = data["calibration"]
-    return f"{data['label']} cells, judged by the calibration {c['source']} ({c['anchor']}, {c['label']})"
-
-
-def basis(data: Record) -> list[str]:
-    """What the verdict rests on, in sentences."""
-    m, margins = data["measurements"], data["margins"]
-    told = [
-        f"{m['rows']} rows of {m['file']}, {m['cells']} cells"
-        + (", repeats averaged: what the roof leaves over is common to them" if m["rows"] > m["cells"] else "")
-        + "."
-    ]
-    if m["repeat_spread_percent"] is not None:
-        told.append(f"Repeats differ by {m['repeat_spread_percent']:.1f} % (relative standard deviation).")
-    if m["excluded"]:
-        reasons = dict.fromkeys(row["reason"] for row in m["excluded"])
-        told.append(f"{len(m['excluded'])} rows excluded: {'; '.join(reasons)}.")
-    told += [f"Assumed: {text}." for text in m["assumptions"]]
-    when = "chosen after the study's figures were known" if margins["label"] == POST_HOC else margins["label"]
-    told.append(
-        f"Margins ({when}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
-        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict "
-        f"needs a probability of {margins['probability']:g}."
-    )
-    return told
-
-
-def joins(data: Record) -> str:
-    """What the other way of joining floors would say, and how likely the cells make it."""
-    own = data["calibration"]["combine"]
-    base = data["joins"][own]
-    told = []
-    for name, one in data["joins"].items():
-        if name == own:
-            continue
-        says = "the same" if one["verdict"] == base["verdict"] else repr(one["verdict"])
-        text = f"were they {name}, with the same constants, the verdict would be {says} (P {say(one['posterior'])}"
-        if one["anchor_level"] > base["anchor_level"] + 2.0:
-            text += (
-                f"; the anchor itself is then {one['anchor_level']:.0f} % off instead of {base['anchor_level']:.0f} %"
-            )
-        told.append(text + ")")
-    return f"Floors are taken to be {own}; {'; '.join(told)}." if told else ""
-
-
-def closing(data: Record) -> list[str]:
-    """Error rate, the other join, what would help most."""
-    deciding = data["deciding"]
-    found = [checkrates.sentence(data["error_rates"], data["verdict"], data["leftover_percent"]), joins(data)]
-    return [*filter(None, found), *([deciding["sentence"]] if deciding and deciding["sentence"] else [])]
-
-
-# ---- terminal -----------------------------------------------------------------------------------------------------
-
-
-def text(data: Record) -> str:
-    """The whole answer for a terminal."""
-    listed = _listed(data)
-    chances = [("", *(f"P({HEADS[v]})" for v in SHOWN))]
-    chances += [(row["gpu"], *(say(row["probabilities"][v]) for v in SHOWN)) for row in listed]
-    numbers = [("", "slope", "floor - anchor's (ms)", "MAPE (%)")]
-    for row in listed:
-        told = [full(row[name], unit=False) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")]
-        numbers.append((row["gpu"], *told))
-    words = [textwrap.wrap(told, WIDTH - 2) for told in (CHANCES, f"90 % credible intervals. {NUMBERS}")]
-    lines = [*_aligned(chances), *words[0], "", *_aligned(numbers), *words[1]]
-    table = [f"  {line}".rstrip() for line in lines]
-    outside = [f"  outside: {reason}" for reason in data["outside"]]
-    paragraphs = [*data["sentences"], *closing(data), " ".join(basis(data))]
-    return "\n".join(
-        [
-            f"{data['model']}: {data['verdict']}",
-            f"Data: {label(data)}",
-            "",
-            *table,
-            *outside,
-            "",
-            *("\n".join(textwrap.wrap(paragraph, WIDTH)) for paragraph in paragraphs),
-        ]
-    )
-
-
-CHANCES = (
-    "The first four add up to 1. Floor or weights overlaps them: the level is off, by a floor or by the weights' "
-    "bandwidth, whichever."
-)
-NUMBERS = (
-    "T_gpu: the GPU's time by the roofline. Floor: what every step takes on top. Slope: of the step on T_gpu beside a "
-    "free floor. MAPE: mean error left under the anchor's floor."
-)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-# ---- page ---------------------------------------------------------------------------------------------------------
 
 
 def sections(data: Record) -> tuple[Section, ...]:
@@ -178,11 +67,6 @@ def _probability(data: Record) -> str:
     return f"P({best}) {say(p[best])}"
 
 
-def _listed(data: Record) -> list[Record]:
-    """Rows by GPU, and the one of all where there are several."""
-    return [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
-
-
 VERDICT_CAPTION = (
     "Posterior probability of each statement, on each GPU from its cells alone and on all together. Dashed: what a "
     "verdict needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and overlaps 'shape mismatch'."
@@ -209,7 +93,7 @@ def _by_gpu(data: Record) -> tuple[Any, ...]:
         Column("MAPE", "under the anchor's floor, %", True),
     )
     first, second = [], []
-    for row in _listed(data):
+    for row in listed(data):
         p = [text_cell(say(row["probabilities"][v])) for v in SHOWN]
         first.append((text_cell(row["gpu"]), Cell((row["verdict"],), verdict=True), *p))
         told = [estimate_cell(row[name]) for name in ("slope", "floor_above_anchor", "level")]
@@ -248,8 +132,6 @@ def _cells(rows: Sequence[Record]) -> tuple[Any, ...]:
 
 
 def _explanations(data: Record) -> tuple[Any, ...]:
-    from rooffloor.validate.transfer.explanations import MECHANISMS
-
     rows = data["overall"]["explanations"]
     columns = (
         Column("floor"),

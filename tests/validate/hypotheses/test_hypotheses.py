@@ -14,8 +14,25 @@ from simulated import ANCHOR, ANCHOR_FLOOR_MS, GPUS, MOE, SIBLING, SMALL, simula
 
 from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED, Draws
-from rooffloor.validate.hypotheses import hypotheses as hy
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.hypotheses.h1 import h1
+from rooffloor.validate.hypotheses.h2 import h2
+from rooffloor.validate.hypotheses.h3 import PRIOR_SCALES, _log_evidence, explanation_weights, h3
+from rooffloor.validate.hypotheses.level import by_unit, left_out_error, level_error, pooled_below
+from rooffloor.validate.hypotheses.result import (
+    NEGLIGIBLE,
+    NOT_TESTED,
+    REFUTED,
+    STATEMENTS,
+    SUPPORTED,
+    UNDECIDED,
+    UNTESTABLE,
+    Result,
+    say,
+    verdict_of,
+)
+from rooffloor.validate.hypotheses.slope import collinearity, offset_slope, slope, slope_summary
+from rooffloor.validate.hypotheses.test import TESTS
+from rooffloor.validate.study.margins import Margins
 
 MARGINS = Margins()
 LABELS = pytest.mark.parametrize("label", [MEASURED, IMPUTED])
@@ -35,9 +52,9 @@ def with_cells(draws: Draws, mask: np.ndarray, **columns: np.ndarray) -> Draws:
 
 
 def test_the_verdict_turns_at_the_probability_and_at_its_complement():
-    found = [hy.verdict_of(p, MARGINS) for p in (1.0, 0.95, 0.9499, 0.5, 0.0501, 0.05, 0.0)]
-    assert found == [hy.SUPPORTED] * 2 + [hy.UNDECIDED] * 3 + [hy.REFUTED] * 2
-    assert hy.verdict_of(0.91, Margins(probability=0.9)) == hy.SUPPORTED
+    found = [verdict_of(p, MARGINS) for p in (1.0, 0.95, 0.9499, 0.5, 0.0501, 0.05, 0.0)]
+    assert found == [SUPPORTED] * 2 + [UNDECIDED] * 3 + [REFUTED] * 2
+    assert verdict_of(0.91, Margins(probability=0.9)) == SUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -45,7 +62,7 @@ def test_the_verdict_turns_at_the_probability_and_at_its_complement():
     [(1.0, "above 0.99"), (0.9901, "above 0.99"), (0.99, "0.99"), (0.5, "0.50"), (0.01, "0.01"), (0.0, "below 0.01")],
 )
 def test_probabilities_are_said_with_two_digits_and_never_as_certain(p: float, words: str):
-    assert hy.say(p) == words
+    assert say(p) == words
 
 
 # ---- pieces -----------------------------------------------------------------------------------------------------
@@ -56,9 +73,9 @@ def test_level_error_of_a_perfect_floor_is_the_noise_and_of_a_wrong_one_the_bias
     draws = simulate(label, noise=0.02)
     mask = draws.mask(SIBLING, "H100")
     relative = draws.noise_ms[:, mask] / draws.mean_ms[:, mask]
-    exact = hy.level_error(draws, mask, draws.floor_ms)
+    exact = level_error(draws, mask, draws.floor_ms)
     assert exact == pytest.approx(100 * np.sqrt(2 / np.pi) * relative.mean(-1), rel=0.03)
-    off = hy.level_error(draws, mask, draws.floor_ms + 0.5 * draws.mean_ms)
+    off = level_error(draws, mask, draws.floor_ms + 0.5 * draws.mean_ms)
     assert off == pytest.approx(50, abs=0.5)
 
 
@@ -66,7 +83,7 @@ def test_level_error_of_a_perfect_floor_is_the_noise_and_of_a_wrong_one_the_bias
 def test_slope_is_that_of_weighted_least_squares(label: str):
     draws = simulate(label, scales={SIBLING: 1.1}, noise=0.02)
     mask = draws.mask(SIBLING, "H200")
-    means, sds = hy.slope(draws, mask)
+    means, sds = slope(draws, mask)
     for row in (0, 57, 199):
         T, sd = draws.gpu_ms[row, mask], draws.noise_ms[row, mask]
         y = draws.step_ms[row if label == IMPUTED else 0, mask]
@@ -78,15 +95,15 @@ def test_slope_is_that_of_weighted_least_squares(label: str):
 def test_slope_is_unknown_where_T_does_not_vary():
     draws = simulate(grid=[(4, 2048)])
     mask = draws.mask(SIBLING, "H100")
-    assert np.isinf(hy.slope(draws, mask)[1]).all()
-    found = hy.slope_summary(draws, mask, MARGINS)
-    assert found == {"slope": None, "slope_in_rope": None, "slope_verdict": hy.UNTESTABLE, "varying_share": 0.0}
+    assert np.isinf(slope(draws, mask)[1]).all()
+    found = slope_summary(draws, mask, MARGINS)
+    assert found == {"slope": None, "slope_in_rope": None, "slope_verdict": UNTESTABLE, "varying_share": 0.0}
 
 
 def test_slope_summary_finds_a_planted_slope_and_where_it_lies():
     draws = simulate(scales={SIBLING: 1.3})
-    found = hy.slope_summary(draws, mask := draws.mask(SIBLING, "H100"), MARGINS)
-    means, sds = hy.slope(draws, mask)
+    found = slope_summary(draws, mask := draws.mask(SIBLING, "H100"), MARGINS)
+    means, sds = slope(draws, mask)
     inside = norm.cdf((1.12 - means) / sds) - norm.cdf((0.88 - means) / sds)
     low, high = found["slope"]["intervals"]["90"]
     assert found["slope"]["value"] == pytest.approx(1.3, abs=0.05)
@@ -94,28 +111,28 @@ def test_slope_summary_finds_a_planted_slope_and_where_it_lies():
     assert found["slope_in_rope"]["value"] == pytest.approx(inside.mean(), abs=1e-9)
     T = draws.gpu_ms[:, mask]
     assert found["varying_share"] == pytest.approx((1 - T.min(-1) / T.max(-1)).mean())
-    assert found["slope_verdict"] == hy.REFUTED
+    assert found["slope_verdict"] == REFUTED
 
 
-@pytest.mark.parametrize(("scale", "verdict"), [(1.0, hy.SUPPORTED), (0.7, hy.REFUTED), (1.12, hy.UNDECIDED)])
+@pytest.mark.parametrize(("scale", "verdict"), [(1.0, SUPPORTED), (0.7, REFUTED), (1.12, UNDECIDED)])
 def test_slope_verdict(scale: float, verdict: str):
     draws = simulate(scales={SIBLING: scale}, noise=0.002)
     # what a floor leaves over of a wrong slope is not known noise: judge all three by the same noise
     draws = replace(draws, noise_ms=0.002 * draws.mean_ms)
     if scale == 1.12:
         draws = replace(draws, noise_ms=0.02 * draws.mean_ms)
-    assert hy.slope_summary(draws, draws.mask(SIBLING, "A100-40GB"), MARGINS)["slope_verdict"] == verdict
+    assert slope_summary(draws, draws.mask(SIBLING, "A100-40GB"), MARGINS)["slope_verdict"] == verdict
 
 
 def test_a_slope_that_is_merely_unknown_is_not_refuted():
     draws = simulate()
     vague = replace(draws, noise_ms=100 * draws.noise_ms)
-    found = hy.slope_summary(vague, draws.mask(SIBLING, "H100"), MARGINS)
+    found = slope_summary(vague, draws.mask(SIBLING, "H100"), MARGINS)
     assert found["slope_in_rope"]["value"] < 0.3
     vaguer = replace(draws, noise_ms=1_000 * draws.noise_ms)
-    found = hy.slope_summary(vaguer, draws.mask(SIBLING, "H100"), MARGINS)
+    found = slope_summary(vaguer, draws.mask(SIBLING, "H100"), MARGINS)
     assert found["slope_in_rope"]["value"] < 0.05
-    assert found["slope_verdict"] == hy.UNDECIDED
+    assert found["slope_verdict"] == UNDECIDED
 
 
 def integrated(means: np.ndarray, sds: np.ndarray, margin: float, scale: float) -> float:
@@ -145,14 +162,14 @@ def integrated(means: np.ndarray, sds: np.ndarray, margin: float, scale: float) 
 @pytest.mark.parametrize("margin", [0.5, 2.0, 4.0])
 def test_pooled_below_is_the_integral_over_the_spread_between_gpus(means: list[float], sds: list[float], margin: float):
     m, s = np.array(means), np.array(sds)
-    assert hy.pooled_below(m, s, margin, 2.5) == pytest.approx(integrated(m, s, margin, 2.5), abs=0.006)
+    assert pooled_below(m, s, margin, 2.5) == pytest.approx(integrated(m, s, margin, 2.5), abs=0.006)
 
 
 def test_pooled_below_without_spread_is_the_normal_of_the_precision_weighted_mean():
     means, sds = np.array([0.5, 1.5, 3.0]), np.array([0.4, 0.6, 0.5])
     w = 1 / sds**2
     expected = norm.cdf((2.0 - w @ means / w.sum()) * np.sqrt(w.sum()))
-    assert hy.pooled_below(means, sds, 2.0, 1e-8) == pytest.approx(expected, abs=1e-6)
+    assert pooled_below(means, sds, 2.0, 1e-8) == pytest.approx(expected, abs=1e-6)
 
 
 def test_pooled_below_of_one_gpu_keeps_the_prior_on_the_spread():
@@ -160,7 +177,7 @@ def test_pooled_below_of_one_gpu_keeps_the_prior_on_the_spread():
         return 2 / np.pi * norm.cdf((2.0 - 0.3) / np.hypot(0.2, 2.5 * np.tan(angle)))
 
     expected = quad(prior, 0, np.pi / 2)[0]
-    assert hy.pooled_below(np.array([0.3]), np.array([0.2]), 2.0, 2.5) == pytest.approx(expected, abs=0.003)
+    assert pooled_below(np.array([0.3]), np.array([0.2]), 2.0, 2.5) == pytest.approx(expected, abs=0.003)
     assert 0.6 < expected < 0.85
 
 
@@ -170,26 +187,26 @@ def test_pooled_below_of_exact_means_and_a_wide_prior_is_students_t():
     K, centre, square = len(means), means.mean(), ((means - means.mean()) ** 2).sum()
     for margin in (0.0, 60.0, 100.0):
         expected = student.cdf((margin - centre) / np.sqrt(square / (K * (K - 2))), K - 2)
-        assert hy.pooled_below(means, np.full(K, 1e-3), margin, 700.0) == pytest.approx(expected, abs=0.015)
+        assert pooled_below(means, np.full(K, 1e-3), margin, 700.0) == pytest.approx(expected, abs=0.015)
 
 
 def test_pooled_below_broadcasts_over_imputations():
     rng = np.random.default_rng(1)
     means, sds = rng.normal(size=(7, 3)), rng.uniform(0.1, 1, (7, 3))
-    together = hy.pooled_below(means, sds, 0.5, 2.5)
-    assert together == pytest.approx([float(hy.pooled_below(m, s, 0.5, 2.5)) for m, s in zip(means, sds, strict=True)])
+    together = pooled_below(means, sds, 0.5, 2.5)
+    assert together == pytest.approx([float(pooled_below(m, s, 0.5, 2.5)) for m, s in zip(means, sds, strict=True)])
 
 
 def test_by_unit_gives_each_imputation_its_mean_sd_and_weight():
     draws = simulate(IMPUTED, draws=60, units=6)
     values = np.random.default_rng(2).normal(size=(60, 2))
-    means, sds, mass = hy.by_unit(draws, values)
+    means, sds, mass = by_unit(draws, values)
     for k in range(6):
         rows = slice(10 * k, 10 * k + 10)
         assert means[k] == pytest.approx(values[rows].mean(0))
         assert sds[k] == pytest.approx(values[rows].std(0))
         assert mass[k] == pytest.approx(draws.weight[rows].sum())
-    means, sds, mass = hy.by_unit(simulate(MEASURED, draws=60), values)
+    means, sds, mass = by_unit(simulate(MEASURED, draws=60), values)
     assert (means, sds, mass) == (
         pytest.approx(values.mean(0)[None]),
         pytest.approx(values.std(0)[None]),
@@ -229,7 +246,7 @@ def test_explanation_weights_are_ratios_of_integrals(scale: float):
     y = np.array([[7.4, 10.0, 17.0, 22.5]])  # between an offset of 1.3 and a slope of 1.3 beside the anchor's 4 ms
     draws = with_cells(draws, mask, gpu_ms=T, step_ms=y, anchor_floor_ms=np.full((4, 4), 4.0))
     expected = brute_force_weights(T[0], y[0], y[0] - T[0] - 4.0, scale)
-    found = hy.explanation_weights(draws, mask, scale)
+    found = explanation_weights(draws, mask, scale)
     assert found == pytest.approx(expected, abs=0.003)
     assert min(found.values()) > 0.01  # a case that could go either way
 
@@ -250,7 +267,7 @@ def test_evidence_is_accurate_for_many_cells_and_any_noise(cells: int, sigma: fl
         ]
     )
     expected = np.log((np.exp(logs - logs.max()) * norm.pdf(z)).sum() * (z[1] - z[0])) + logs.max()
-    assert hy._log_evidence(residual, design) == pytest.approx([expected], abs=0.02)
+    assert _log_evidence(residual, design) == pytest.approx([expected], abs=0.02)
 
 
 @LABELS
@@ -264,7 +281,7 @@ def test_evidence_is_accurate_for_many_cells_and_any_noise(cells: int, sigma: fl
 )
 def test_the_planted_explanation_wins(label: str, truth: Mapping[str, Any], winner: str):
     draws = simulate(label, models=(ANCHOR, SMALL), gpus=("A100-40GB",), noise=0.003, **truth)
-    found = hy.explanation_weights(draws, draws.mask(SMALL, "A100-40GB"), 1.0)
+    found = explanation_weights(draws, draws.mask(SMALL, "A100-40GB"), 1.0)
     assert sum(found.values()) == pytest.approx(1)
     assert found[winner] > 0.9
 
@@ -280,7 +297,7 @@ def test_imputations_count_by_their_weight():
         anchor_floor_ms=np.where(second[:, None], other.anchor_floor_ms, draws.anchor_floor_ms),
         weight=np.where(second, 0.2, 0.8) / 100,
     )
-    found = hy.explanation_weights(mixed, draws.mask(SMALL, "H100"), 1.0)
+    found = explanation_weights(mixed, draws.mask(SMALL, "H100"), 1.0)
     assert found["offset only"] == pytest.approx(0.8, abs=0.07)
     assert found["scale only"] == pytest.approx(0.2, abs=0.05)
 
@@ -289,7 +306,7 @@ def test_imputations_count_by_their_weight():
 def test_left_out_error_is_an_explicit_leave_one_out(label: str):
     draws = simulate(label, models=(ANCHOR, SMALL), gpus=("H100",), noise=0.05, floors={SMALL: 6.0})
     mask = draws.mask(SMALL, "H100")
-    found = hy.left_out_error(draws, mask)
+    found = left_out_error(draws, mask)
     for row in (0, 199):
         T = draws.gpu_ms[row, mask]
         y = draws.step_ms[row if label == IMPUTED else 0, mask]
@@ -308,10 +325,10 @@ def test_collinearity_is_the_squared_cosine_of_the_weighted_columns():
     for T, sd in zip(draws.gpu_ms[:, mask], draws.noise_ms[:, mask], strict=True):
         one, slope = 1 / sd, T / sd
         expected.append((one @ slope / np.linalg.norm(one) / np.linalg.norm(slope)) ** 2)
-    assert hy.collinearity(draws, mask) == pytest.approx(np.mean(expected))
+    assert collinearity(draws, mask) == pytest.approx(np.mean(expected))
     flat = simulate(grid=[(4, 2048)])
-    assert hy.collinearity(flat, flat.mask(SIBLING, "H100")) == pytest.approx(1)
-    assert hy.collinearity(draws, mask) < 0.999
+    assert collinearity(flat, flat.mask(SIBLING, "H100")) == pytest.approx(1)
+    assert collinearity(draws, mask) < 0.999
 
 
 @LABELS
@@ -334,18 +351,18 @@ def test_offset_and_slope_are_the_moments_of_weighted_least_squares_mixed_over_d
         seconds.append(covariance + np.outer(mean, mean))
     mean = np.average(means, axis=0, weights=draws.weight)
     covariance = np.average(seconds, axis=0, weights=draws.weight) - np.outer(mean, mean)
-    found = hy.offset_slope(draws, mask)
+    found = offset_slope(draws, mask)
     assert found is not None
     assert found["mean"] == pytest.approx(mean)
     assert np.array(found["covariance"]) == pytest.approx(covariance, rel=1e-6, abs=1e-9)
-    assert found["cos2"] == hy.collinearity(draws, mask)
+    assert found["cos2"] == collinearity(draws, mask)
     low, high = draws.gpu_ms[:, mask].min(), draws.gpu_ms[:, mask].max()
     assert low < found["mean_gpu_ms"] < high
 
 
 def test_offset_and_slope_of_a_T_that_does_not_vary_are_none():
     flat = simulate(grid=[(4, 2048)])
-    assert hy.offset_slope(flat, flat.mask(SIBLING, "H100")) is None
+    assert offset_slope(flat, flat.mask(SIBLING, "H100")) is None
 
 
 # ---- H1 ---------------------------------------------------------------------------------------------------------
@@ -353,23 +370,23 @@ def test_offset_and_slope_of_a_T_that_does_not_vary_are_none():
 
 @LABELS
 def test_h1_is_supported_by_a_family_with_the_anchors_floor(label: str):
-    found = hy.h1(simulate(label), MARGINS)
+    found = h1(simulate(label), MARGINS)
     family = found.data["families"][0]
-    assert (found.verdict, family["verdict"], family["family"]) == (hy.SUPPORTED, hy.SUPPORTED, SIBLING)
+    assert (found.verdict, family["verdict"], family["family"]) == (SUPPORTED, SUPPORTED, SIBLING)
     assert family["difference"]["value"] == pytest.approx(0, abs=0.5)
-    assert {row["slope_verdict"] for row in family["per_sku"]} == {hy.SUPPORTED}
+    assert {row["slope_verdict"] for row in family["per_sku"]} == {SUPPORTED}
     assert family["joint"]["value"] > 0.95
     assert family["by_die"] > 0.9  # two dies say less than three GPUs
     assert [("every one" in s, "schools agree" in s) for s in found.sentences[1:]] == [(True, False), (False, True)]
     assert "above 0.99" in found.sentences[0]
-    assert "H1 is supported for it." in " ".join(found.summary.split())
+    assert "H1 is supported for it." in " ".join(found.text.split())
 
 
 @LABELS
 def test_h1_is_refuted_by_an_error_of_a_quarter_in_T_and_the_slope_shows_it(label: str):
-    found = hy.h1(simulate(label, scales={SIBLING: 1.25}, noise=0.005), MARGINS)
+    found = h1(simulate(label, scales={SIBLING: 1.25}, noise=0.005), MARGINS)
     family = found.data["families"][0]
-    assert found.verdict == hy.REFUTED
+    assert found.verdict == REFUTED
     assert family["probability"]["value"] < 0.05
     rows = {row["gpu"]: row for row in family["per_sku"]}
     assert list(rows) == list(GPUS)
@@ -378,8 +395,8 @@ def test_h1_is_refuted_by_an_error_of_a_quarter_in_T_and_the_slope_shows_it(labe
 
 
 def test_h1_is_refuted_by_a_floor_of_its_own_without_a_word_on_the_slope():
-    found = hy.h1(simulate(floors={SIBLING: 14.0}), MARGINS)
-    assert found.verdict == hy.REFUTED
+    found = h1(simulate(floors={SIBLING: 14.0}), MARGINS)
+    assert found.verdict == REFUTED
     assert not any("slope" in s for s in found.sentences)
 
 
@@ -391,17 +408,17 @@ def test_h1_reports_a_slope_that_the_level_hides():
     for gpu in draws.cells.gpus:
         mask = draws.mask(SIBLING, gpu)
         tilted[:, mask] += 0.25 * (T[mask] - T[mask].mean())
-    found = hy.h1(replace(draws, step_ms=tilted), MARGINS)
-    assert found.verdict == hy.SUPPORTED
+    found = h1(replace(draws, step_ms=tilted), MARGINS)
+    assert found.verdict == SUPPORTED
     assert "The level alone would not show it." in found.sentences[-1]
 
 
 def test_h1_is_undecided_near_the_margin_and_with_one_gpu():
-    near = hy.h1(simulate(floors={SIBLING: ANCHOR_FLOOR_MS + 0.22}), MARGINS)
-    assert near.verdict == hy.UNDECIDED
+    near = h1(simulate(floors={SIBLING: ANCHOR_FLOOR_MS + 0.22}), MARGINS)
+    assert near.verdict == UNDECIDED
     assert 1 < near.data["families"][0]["difference"]["value"] < 2
-    one = hy.h1(simulate(gpus=("H100",)), MARGINS)
-    assert one.verdict == hy.UNDECIDED
+    one = h1(simulate(gpus=("H100",)), MARGINS)
+    assert one.verdict == UNDECIDED
     assert one.data["families"][0]["per_sku"][0]["probability"]["value"] > 0.95  # as good as it gets
     tests = one.data["families"][0]["frequentist"]["tests"]
     assert tests["t_per_gpu"]["p_value"] is None
@@ -412,21 +429,21 @@ def test_h1_is_undecided_near_the_margin_and_with_one_gpu():
 @LABELS
 def test_h1_numbers_are_those_of_its_pieces(label: str):
     draws = simulate(label, floors={SIBLING: 4.15})  # P about 0.9: the width of the prior on the spread counts
-    family = hy.h1(draws, MARGINS).data["families"][0]
+    family = h1(draws, MARGINS).data["families"][0]
     level, gap = (np.empty((200, 3)) for _ in range(2))
     for k, gpu in enumerate(GPUS):
-        level[:, k] = hy.level_error(draws, draws.mask(SIBLING, gpu), draws.calibrated_ms)
-        gap[:, k] = level[:, k] - hy.level_error(draws, draws.mask(ANCHOR, gpu), draws.calibrated_ms)
+        level[:, k] = level_error(draws, draws.mask(SIBLING, gpu), draws.calibrated_ms)
+        gap[:, k] = level[:, k] - level_error(draws, draws.mask(ANCHOR, gpu), draws.calibrated_ms)
         row = family["per_sku"][k]
         assert row["level"]["value"] == pytest.approx(draws.weight @ level[:, k])
         assert row["difference"]["value"] == pytest.approx(draws.weight @ gap[:, k])
         assert row["probability"]["value"] == pytest.approx(draws.weight @ (gap[:, k] < 2.0))
-    means, sds, mass = hy.by_unit(draws, gap)
+    means, sds, mass = by_unit(draws, gap)
     pooled = mass @ np.array([integrated(m, np.maximum(s, 1e-6), 2.0, 2.5) for m, s in zip(means, sds, strict=True)])
     assert family["probability"]["value"] == pytest.approx(pooled, abs=0.005)
     die = np.stack([gap[:, :2].mean(-1), gap[:, 2]], -1)  # H100 and H200 are one die
-    die_means, die_sds, _ = hy.by_unit(draws, die)
-    assert family["by_die"] == pytest.approx(mass @ hy.pooled_below(die_means, die_sds, 2.0, 2.5))
+    die_means, die_sds, _ = by_unit(draws, die)
+    assert family["by_die"] == pytest.approx(mass @ pooled_below(die_means, die_sds, 2.0, 2.5))
     assert family["joint"]["value"] == pytest.approx(draws.weight @ (gap < 2.0).all(-1))
     curve = {point["margin"]: point["probability"] for point in family["margins"]}
     assert list(curve) == pytest.approx(np.arange(21) / 4)
@@ -436,18 +453,18 @@ def test_h1_numbers_are_those_of_its_pieces(label: str):
 
 
 def test_h1_is_refuted_where_the_anchor_is_as_badly_predicted_as_the_family():
-    family = hy.h1(simulate(noise=0.3), MARGINS).data["families"][0]
+    family = h1(simulate(noise=0.3), MARGINS).data["families"][0]
     assert family["difference"]["value"] < 2  # the anchor is no better
     assert family["probability"]["value"] > 0.5
     assert family["absolute_probability"]["value"] < 0.05
-    assert family["verdict"] == hy.REFUTED
+    assert family["verdict"] == REFUTED
 
 
 def test_h1_takes_the_worst_of_several_families():
     draws = simulate(models=(ANCHOR, SIBLING, "Mistral-7B-v0.3"), scales={"Mistral-7B-v0.3": 1.5})
-    found = hy.h1(draws, MARGINS)
-    assert [f["verdict"] for f in found.data["families"]] == [hy.SUPPORTED, hy.REFUTED]
-    assert found.verdict == hy.REFUTED
+    found = h1(draws, MARGINS)
+    assert [f["verdict"] for f in found.data["families"]] == [SUPPORTED, REFUTED]
+    assert found.verdict == REFUTED
 
 
 # ---- H2 ---------------------------------------------------------------------------------------------------------
@@ -459,18 +476,18 @@ def moe(label: str = MEASURED, **truth: Any) -> Draws:
 
 @LABELS
 def test_h2_is_supported_under_the_anchors_floor(label: str):
-    found = hy.h2(moe(label), MARGINS)
+    found = h2(moe(label), MARGINS)
     verdicts = {key: part["verdict"] for key, part in found.data["parts"].items()}
-    assert (found.verdict, verdicts) == (hy.SUPPORTED, {"a": hy.SUPPORTED, "b": hy.NEGLIGIBLE, "c": hy.SUPPORTED})
+    assert (found.verdict, verdicts) == (SUPPORTED, {"a": SUPPORTED, "b": NEGLIGIBLE, "c": SUPPORTED})
     assert len(found.sentences) == 3
 
 
 @LABELS
 def test_h2_is_refuted_by_a_floor_of_its_own_though_the_shape_holds(label: str):
     draws = moe(label, floors={MOE: 10.0})
-    found = hy.h2(draws, MARGINS)
+    found = h2(draws, MARGINS)
     a, b, c = (found.data["parts"][k]["per_sku"][0] for k in "abc")
-    assert (found.verdict, a["verdict"], c["verdict"]) == (hy.REFUTED, hy.REFUTED, hy.SUPPORTED)
+    assert (found.verdict, a["verdict"], c["verdict"]) == (REFUTED, REFUTED, SUPPORTED)
     assert a["floor_above_anchor"]["value"] == pytest.approx(6.0, abs=0.05)
     y, mask = draws.step_ms.mean(0), draws.mask(MOE, "H100")
     assert a["level"]["value"] == pytest.approx(100 * (6.0 / y[mask]).mean(), rel=0.03)
@@ -480,18 +497,18 @@ def test_h2_is_refuted_by_a_floor_of_its_own_though_the_shape_holds(label: str):
     predicted = draws.gpu_ms[:, at] + draws.own_calibrated_ms[:, at]
     error = draws.weight @ (100 * (predicted / draws.step_ms[:, at] - 1))
     assert c["corner"]["error"]["value"] == pytest.approx(error)
-    assert b["verdict"] == hy.NEGLIGIBLE
+    assert b["verdict"] == NEGLIGIBLE
 
 
 def test_h2_finds_a_wrong_shape():
-    found = hy.h2(moe(scales={MOE: 1.5}), MARGINS)
-    assert found.data["parts"]["c"]["verdict"] == hy.REFUTED
+    found = h2(moe(scales={MOE: 1.5}), MARGINS)
+    assert found.data["parts"]["c"]["verdict"] == REFUTED
     assert found.data["parts"]["c"]["per_sku"][0]["slope"]["value"] == pytest.approx(1.5, abs=0.1)
 
 
 def test_the_sd_of_the_dispatch_factor_is_that_of_least_squares_beside_a_floor():
     draws = moe(draws=20)
-    row = hy.h2(draws, MARGINS).data["parts"]["b"]["per_sku"][0]
+    row = h2(draws, MARGINS).data["parts"]["b"]["per_sku"][0]
     mask = draws.mask(MOE, "H100")
     sds = []
     for D, sd, y in zip(draws.dispatch_ms[:, mask], draws.noise_ms[:, mask], draws.gpu_ms[:, mask], strict=True):
@@ -503,13 +520,13 @@ def test_the_sd_of_the_dispatch_factor_is_that_of_least_squares_beside_a_floor()
 
 def test_h2b_is_untestable_undecided_or_negligible():
     draws = moe()
-    unseen = hy.h2(draws, Margins(dispatch_percent=0.001)).data["parts"]["b"]
-    assert (unseen["verdict"], unseen["per_sku"][0]["probability"]["value"]) == (hy.UNTESTABLE, 0)
+    unseen = h2(draws, Margins(dispatch_percent=0.001)).data["parts"]["b"]
+    assert (unseen["verdict"], unseen["per_sku"][0]["probability"]["value"]) == (UNTESTABLE, 0)
     assert unseen["per_sku"][0]["kappa_sd"] > 0.5
     assert "cannot be tested here" in unseen["sentences"][0]
     large = replace(draws, dispatch_ms=300 * draws.dispatch_ms)
-    seen = hy.h2(large, MARGINS).data["parts"]["b"]
-    assert (seen["verdict"], seen["per_sku"][0]["kappa_sd"] < 0.5) == (hy.UNDECIDED, True)
+    seen = h2(large, MARGINS).data["parts"]["b"]
+    assert (seen["verdict"], seen["per_sku"][0]["kappa_sd"] < 0.5) == (UNDECIDED, True)
     assert "cannot be tested here" not in seen["sentences"][0]
 
 
@@ -517,14 +534,14 @@ def test_h2_takes_the_worst_gpu_of_each_part():
     draws = simulate(models=(ANCHOR, MOE), noise=0.005)
     mask = draws.mask(MOE, "H200")
     shifted = with_cells(draws, mask, step_ms=draws.step_ms[:, mask] + 9, floor_ms=draws.floor_ms[:, mask] + 9)
-    part = hy.h2(shifted, MARGINS).data["parts"]["a"]
-    assert [row["verdict"] for row in part["per_sku"]] == [hy.SUPPORTED, hy.REFUTED, hy.SUPPORTED]
-    assert part["verdict"] == hy.REFUTED
+    part = h2(shifted, MARGINS).data["parts"]["a"]
+    assert [row["verdict"] for row in part["per_sku"]] == [SUPPORTED, REFUTED, SUPPORTED]
+    assert part["verdict"] == REFUTED
 
 
 def test_h2c_is_untestable_with_one_cell():
-    found = hy.h2(moe(grid=[(4, 2048)]), MARGINS).data["parts"]["c"]
-    assert found["verdict"] == hy.UNTESTABLE
+    found = h2(moe(grid=[(4, 2048)]), MARGINS).data["parts"]["c"]
+    assert found["verdict"] == UNTESTABLE
     assert "there is no slope" in found["sentences"][0]
 
 
@@ -537,54 +554,54 @@ def small(label: str = MEASURED, **truth: Any) -> Draws:
 
 @LABELS
 def test_h3_is_supported_by_a_planted_floor(label: str):
-    found = hy.h3(small(label, floors={SMALL: 7.0}, gpus=("A100-40GB",)), MARGINS)
+    found = h3(small(label, floors={SMALL: 7.0}, gpus=("A100-40GB",)), MARGINS)
     (row,) = found.data["per_sku"]
-    assert (found.verdict, row["verdict"]) == (hy.SUPPORTED, hy.SUPPORTED)
+    assert (found.verdict, row["verdict"]) == (SUPPORTED, SUPPORTED)
     assert row["floor_above_anchor"]["value"] == pytest.approx(3.0, abs=0.1)
     assert row["own_level"]["value"] < 1 < 10 < row["level"]["value"]
-    assert set(row["weights"]) == set(hy.PRIOR_SCALES)
+    assert set(row["weights"]) == set(PRIOR_SCALES)
     assert f"{SMALL} on A100-40GB." in found.sentences[-1]
     assert "would look like such a floor" in found.sentences[-1]
 
 
 @LABELS
 def test_h3_is_refuted_by_a_planted_scale(label: str):
-    found = hy.h3(small(label, scales={SMALL: 3.0}), MARGINS)
-    assert found.verdict == hy.REFUTED
-    assert all(row["weights"][name]["offset only"] < 0.05 for row in found.data["per_sku"] for name in hy.PRIOR_SCALES)
+    found = h3(small(label, scales={SMALL: 3.0}), MARGINS)
+    assert found.verdict == REFUTED
+    assert all(row["weights"][name]["offset only"] < 0.05 for row in found.data["per_sku"] for name in PRIOR_SCALES)
     assert len(found.sentences) == 4
 
 
 def test_h3_is_undecided_where_noise_hides_the_shape():
-    found = hy.h3(small(floors={SMALL: 7.0}, noise=0.05), MARGINS)
-    assert found.verdict == hy.UNDECIDED
+    found = h3(small(floors={SMALL: 7.0}, noise=0.05), MARGINS)
+    assert found.verdict == UNDECIDED
     assert all(row["diverges"]["value"] > 0.95 for row in found.data["per_sku"])
 
 
 def test_h3_is_not_supported_by_an_offset_that_leaves_too_much_over():
     draws = small(floors={SMALL: 7.0}, gpus=("A100-40GB",))
     tight = Margins(h1_absolute=0.01)  # no offset brings the cells within a hundredth of a percent
-    found = hy.h3(draws, tight)
+    found = h3(draws, tight)
     assert found.data["per_sku"][0]["recovered"]["value"] < 0.05
-    assert found.verdict == hy.UNDECIDED
+    assert found.verdict == UNDECIDED
 
 
 def test_h3_counts_the_pairs_that_diverge():
     draws = small()
     mask = draws.mask(SMALL, "A100-40GB")
     shifted = with_cells(draws, mask, step_ms=draws.step_ms[:, mask] + 4, floor_ms=draws.floor_ms[:, mask] + 4)
-    found = hy.h3(shifted, MARGINS)
-    assert [row["verdict"] for row in found.data["per_sku"]] == [hy.NOT_TESTED, hy.NOT_TESTED, hy.SUPPORTED]
-    assert found.verdict == hy.SUPPORTED
+    found = h3(shifted, MARGINS)
+    assert [row["verdict"] for row in found.data["per_sku"]] == [NOT_TESTED, NOT_TESTED, SUPPORTED]
+    assert found.verdict == SUPPORTED
     assert "nothing to test there" in found.sentences[0]
     assert "H100" not in found.sentences[-1]
 
 
 def test_h3_leaves_larger_models_and_single_cells_out():
-    larger = hy.h3(simulate(models=(ANCHOR, "Llama-2-70B"), floors={"Llama-2-70B": 90.0}), MARGINS)
-    assert larger.verdict == hy.NOT_TESTED
-    single = hy.h3(small(grid=[(4, 2048)], floors={SMALL: 7.0}), MARGINS)
-    assert single.verdict == hy.NOT_TESTED
+    larger = h3(simulate(models=(ANCHOR, "Llama-2-70B"), floors={"Llama-2-70B": 90.0}), MARGINS)
+    assert larger.verdict == NOT_TESTED
+    single = h3(small(grid=[(4, 2048)], floors={SMALL: 7.0}), MARGINS)
+    assert single.verdict == NOT_TESTED
 
 
 # ---- what is not tested, and what is written -----------------------------------------------------------------------
@@ -593,42 +610,42 @@ def test_h3_leaves_larger_models_and_single_cells_out():
 @pytest.mark.parametrize(
     ("test", "models", "why"),
     [
-        (hy.h1, (ANCHOR, SMALL, MOE), "No model of the anchor's class (dense 5-10B)"),
-        (hy.h2, (ANCHOR, SIBLING, SMALL), "No mixture of experts"),
-        (hy.h3, (ANCHOR, SIBLING, MOE), "No smaller dense model"),
+        (h1, (ANCHOR, SMALL, MOE), "No model of the anchor's class (dense 5-10B)"),
+        (h2, (ANCHOR, SIBLING, SMALL), "No mixture of experts"),
+        (h3, (ANCHOR, SIBLING, MOE), "No smaller dense model"),
     ],
 )
-def test_what_was_not_measured_is_not_tested(test: Callable[..., hy.Result], models: tuple[str, ...], why: str):
+def test_what_was_not_measured_is_not_tested(test: Callable[..., Result], models: tuple[str, ...], why: str):
     found = test(simulate(models=models), MARGINS)
-    assert (found.verdict, found.data["verdict"]) == (hy.NOT_TESTED, hy.NOT_TESTED)
+    assert (found.verdict, found.data["verdict"]) == (NOT_TESTED, NOT_TESTED)
     assert found.sentences[0].startswith(why)
-    assert found.data["statement"] == hy.STATEMENTS[found.name]
+    assert found.data["statement"] == STATEMENTS[found.name]
 
 
 def test_nothing_is_tested_on_gpus_without_the_anchor():
     everything = (ANCHOR, SIBLING, SMALL, MOE)
     draws = simulate(models=everything, anchor_on=("H200",))
-    assert [r["gpu"] for r in hy.h1(draws, MARGINS).data["families"][0]["per_sku"]] == ["H200"]
-    assert [r["gpu"] for r in hy.h2(draws, MARGINS).data["parts"]["a"]["per_sku"]] == ["H200"]
-    assert [r["gpu"] for r in hy.h3(draws, MARGINS).data["per_sku"]] == ["H200"]
+    assert [r["gpu"] for r in h1(draws, MARGINS).data["families"][0]["per_sku"]] == ["H200"]
+    assert [r["gpu"] for r in h2(draws, MARGINS).data["parts"]["a"]["per_sku"]] == ["H200"]
+    assert [r["gpu"] for r in h3(draws, MARGINS).data["per_sku"]] == ["H200"]
     nowhere = simulate(models=everything[1:])
-    assert all(hy.TESTS[name](nowhere, MARGINS).verdict == hy.NOT_TESTED for name in hy.TESTS)
+    assert all(TESTS[name](nowhere, MARGINS).verdict == NOT_TESTED for name in TESTS)
 
 
 def test_h3_without_divergence_is_not_tested():
-    found = hy.h3(small(), MARGINS)
-    assert found.verdict == hy.NOT_TESTED
+    found = h3(small(), MARGINS)
+    assert found.verdict == NOT_TESTED
     assert found.sentences[-1] == "No smaller model is shown to diverge under the anchor's floor."
 
 
 @LABELS
-@pytest.mark.parametrize("name", list(hy.TESTS))
+@pytest.mark.parametrize("name", list(TESTS))
 def test_results_are_json_and_tell_all_sentences(label: str, name: str):
     draws = simulate(label, models=(ANCHOR, SIBLING, SMALL, MOE), floors={SMALL: 8.0, MOE: 12.0}, noise=0.02)
-    found = hy.TESTS[name](draws, MARGINS)
+    found = TESTS[name](draws, MARGINS)
     assert json_dumps(found.data)
     assert repr(found) == f"{name}: {found.verdict}"
-    assert found.data["sentences"] == list(found.sentences)
+    assert found.data["sentences"] == found.sentences
     assert all(s.endswith(".") and "nan" not in s and "  " not in s and "-0 " not in s for s in found.sentences)
-    again = hy.TESTS[name](draws, MARGINS)
+    again = TESTS[name](draws, MARGINS)
     assert json_dumps(again.data) == json_dumps(found.data)

@@ -8,8 +8,9 @@ import pytest
 from simulated import EFFICIENCY, MOE, SIBLING, SMALL, simulate
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED, with_own_noise
-from rooffloor.validate.hypotheses.hypotheses import NOT_TESTED, REFUTED, SUPPORTED, UNDECIDED
-from rooffloor.validate.hypotheses.robustness import STATEMENTS, choices, robustness, settle, verdicts
+from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED, UNDECIDED
+from rooffloor.validate.hypotheses.robustness import STATEMENTS, Choice, choices, robustness, settle, verdicts
+from rooffloor.validate.hypotheses.test import TESTS
 from rooffloor.validate.study.study import Study
 
 
@@ -61,8 +62,8 @@ def test_choices_change_one_thing_each(evidence: SimpleNamespace):
     assert len(by_kind["cell left out"]) == 15
     assert by_kind["experts streamed"] == ["distinct", "balanced"]
     assert len(by_kind["prior of the spread between GPUs"]) == 2
-    primary = found[0].draws
-    for choice in found[1:]:
+    primary = evidence.draws
+    for choice in found:
         if choice.kind == "experts streamed":
             moe = choice.draws.cells.model == MOE
             assert np.array_equal(choice.draws.gpu_ms[:, ~moe], primary.gpu_ms[:, ~moe])
@@ -78,12 +79,15 @@ def test_choices_change_one_thing_each(evidence: SimpleNamespace):
 
 
 def test_robustness_judges_every_choice(evidence: SimpleNamespace):
-    found = robustness(evidence)
+    margins = evidence.study.margins
+    results = {name: test(evidence.draws, margins) for name, test in TESTS.items()}
+    found = robustness(evidence, results)
     assert [row["kind"] for row in found.rows[:2]] == ["primary", "treatment"]
     assert found.rows[0]["H1"] == SUPPORTED
-    assert {k: v for k, v in found.rows[0].items() if k in STATEMENTS} == verdicts(
-        evidence.draws, evidence.study.margins
-    )
+    reported = {k: v for k, v in found.rows[0].items() if k in STATEMENTS}
+    assert reported == verdicts(Choice("", "", evidence.draws), margins)
+    alone = robustness(evidence, {"H2": results["H2"]})  # one hypothesis by itself: the same
+    assert alone.settled == {name: one for name, one in found.settled.items() if name.startswith("H2")}
     assert found.settled["H1"]["verdict"] == SUPPORTED
     assert found.settled["H2a"]["verdict"] == REFUTED
     assert "choices" in repr(found)
@@ -92,6 +96,6 @@ def test_robustness_judges_every_choice(evidence: SimpleNamespace):
 
 def test_a_wide_prior_on_the_spread_weakens_h1(evidence: SimpleNamespace):
     draws, margins = evidence.draws, evidence.study.margins
-    assert verdicts(draws, margins, 1.25)["H1"] == SUPPORTED
-    assert verdicts(draws, margins, 1e4)["H1"] == UNDECIDED
-    assert verdicts(draws, replace(margins, h1_points=0.0), 1.25)["H1"] != SUPPORTED
+    assert verdicts(Choice("", "", draws, 1.25), margins)["H1"] == SUPPORTED
+    assert verdicts(Choice("", "", draws, 1e4), margins)["H1"] == UNDECIDED
+    assert verdicts(Choice("", "", draws, 1.25), replace(margins, h1_points=0.0))["H1"] != SUPPORTED

@@ -8,10 +8,13 @@ import pytest
 from scipy.stats import norm
 from simulated import simulate as simulate_draws
 
-from rooffloor.validate.hypotheses import hypotheses
+from rooffloor.validate.hypotheses import error_rates
+from rooffloor.validate.hypotheses.error_rates import Rates, Truth
+from rooffloor.validate.hypotheses.level import pooled_below
+from rooffloor.validate.hypotheses.slope import slope, slope_summary
 from rooffloor.validate.simulation import hypotheses as power
-from rooffloor.validate.simulation.hypotheses import ANCHOR, Rates, Truth, calibrate, judge, simulate
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.simulation.hypotheses import ANCHOR, calibrate, judge, simulate
+from rooffloor.validate.study.margins import Margins
 
 MARGINS = Margins()
 
@@ -86,18 +89,18 @@ def test_calibration_resumes_and_repeats(tmp_path: Path):
 def test_with_flat_priors_and_known_noise_the_schools_agree():
     """One GPU, sd known: P(difference below the margin) is 1 - p of the z-test; so is the slope's."""
     for gap in (-1.0, 0.5, 1.9, 2.4, 4.0):
-        bayes = hypotheses.pooled_below(np.full((1, 3), gap), np.full((1, 3), 0.8), 2.0, 1e-9)[0]
+        bayes = pooled_below(np.full((1, 3), gap), np.full((1, 3), 0.8), 2.0, 1e-9)[0]
         p = norm.sf((2.0 - gap) / (0.8 / np.sqrt(3)))
         assert bayes == pytest.approx(1 - p, abs=0.02)
     draws = simulate_draws(noise=0.02, seed=4)
     mask = draws.mask("Qwen2.5-7B", "H100")
-    mean, sd = hypotheses.slope(draws, mask)
-    found = hypotheses.slope_summary(draws, mask, MARGINS)["slope_in_rope"]["value"]
+    mean, sd = slope(draws, mask)
+    found = slope_summary(draws, mask, MARGINS)["slope_in_rope"]["value"]
     z = norm.cdf((1.12 - mean) / sd) - norm.cdf((0.88 - mean) / sd)
     assert found == pytest.approx(z.mean(), abs=0.02)
 
 
-COMMITTED = power.committed()
+COMMITTED = error_rates.committed()
 
 
 @pytest.mark.skipif(COMMITTED is None, reason="data/calibration/tests.csv is not there")
@@ -115,7 +118,7 @@ class TestCommitted:
         assert COMMITTED.table.loc[COMMITTED.table["difference"] == 2.0, "studies"].max() >= 1000
         for truth in power.SCENARIOS:
             name = {"H1": "supported", "H2": "shape supported", "H3": "supported on a GPU"}[truth.test]
-            assert 0 <= COMMITTED.rate(name, **{f: getattr(truth, f) for f in power.FIELDS}) <= 1
+            assert 0 <= COMMITTED.rate(name, **{f: getattr(truth, f) for f in error_rates.FIELDS}) <= 1
 
     def test_a_few_studies_anew_agree(self):
         assert COMMITTED is not None
@@ -127,11 +130,11 @@ class TestCommitted:
 
     def test_words(self):
         assert COMMITTED is not None
-        said = power.error_rates(COMMITTED, "H1", 3, MARGINS)
+        said = error_rates.error_rates(COMMITTED, "H1", 3, MARGINS)
         assert "by mistake" in said[0]
         assert any("GPUs needed" in line for line in said)
-        assert power.error_rates(COMMITTED, "H1", 3, Margins(h1_points=1.0))[-1].startswith(
+        assert error_rates.error_rates(COMMITTED, "H1", 3, Margins(h1_points=1.0))[-1].startswith(
             "These rates are for a margin"
         )
         for name in ("H2", "H3"):
-            assert power.error_rates(COMMITTED, name, 3, MARGINS)
+            assert error_rates.error_rates(COMMITTED, name, 3, MARGINS)

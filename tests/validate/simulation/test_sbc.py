@@ -12,7 +12,7 @@ from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.gate import Gate
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.simulation import sbc
-from rooffloor.validate.simulation.sbc import KEPT, Calibration
+from rooffloor.validate.simulation.sbc import KEPT, Ranks
 
 SETS = 300
 NAMES = ("exact", "shifted", "narrow", "wide")
@@ -34,7 +34,7 @@ def ranks_of_normal_posteriors() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def found() -> Calibration:
+def found() -> Ranks:
     counts = pd.DataFrame(
         {
             "data_set": range(SETS),
@@ -46,10 +46,10 @@ def found() -> Calibration:
             "passed": [True, True, False] * (SETS // 3),
         }
     )
-    return Calibration(pd.concat([counts, ranks_of_normal_posteriors()], axis=1))
+    return Ranks(pd.concat([counts, ranks_of_normal_posteriors()], axis=1))
 
 
-def test_only_wrong_posteriors_are_caught(found: Calibration) -> None:
+def test_only_wrong_posteriors_are_caught(found: Ranks) -> None:
     table = found.to_frame().set_index("quantity")
     assert tuple(table.index) == found.quantities == NAMES
     assert (table["p_holm"] >= table["p"]).all()
@@ -76,7 +76,7 @@ def test_band_holds_whole_lines_of_uniform_ranks() -> None:
     assert 0.91 < inside < 0.99
 
 
-def test_plot_names_what_leaves_the_band(found: Calibration) -> None:
+def test_plot_names_what_leaves_the_band(found: Ranks) -> None:
     matplotlib.use("Agg")
     ax = found.plot()
     named = {text.get_text() for text in ax.get_legend().get_texts()}
@@ -84,7 +84,7 @@ def test_plot_names_what_leaves_the_band(found: Calibration) -> None:
     matplotlib.pyplot.close(ax.figure)
 
 
-def test_counts_and_text(found: Calibration) -> None:
+def test_counts_and_text(found: Ranks) -> None:
     data = found.data
     assert data["data_sets"] == SETS
     for name in ("failed", "escalated", "first_divergent", "divergent"):
@@ -94,10 +94,10 @@ def test_counts_and_text(found: Calibration) -> None:
     assert f"not positive: {SETS}" in repr(found)
 
 
-def test_csv_round_trip(found: Calibration, tmp_path: Path) -> None:
+def test_csv_round_trip(found: Ranks, tmp_path: Path) -> None:
     path = tmp_path / "sbc.csv"
     found.save(path)
-    again = Calibration.load(path)
+    again = Ranks.load(path)
     assert again.quantities == found.quantities
     pd.testing.assert_frame_equal(again.table, found.table, check_dtype=False)
     assert again.data == found.data

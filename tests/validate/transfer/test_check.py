@@ -16,10 +16,11 @@ from rooffloor.models.specs import shapes as model_catalog
 from rooffloor.validate.cli import main as cli
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.fitting import saved
-from rooffloor.validate.simulation import check as checkrates
+from rooffloor.validate.simulation import check as simulated_checks
 from rooffloor.validate.simulation.family import Planted, measured
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import check as transfer
+from rooffloor.validate.transfer import error_rates
 from rooffloor.validate.transfer import page as checkpage
 
 FAMILY = "Qwen2.5-7B"
@@ -331,7 +332,7 @@ def test_a_study_without_saved_draws_is_refused(tmp_path: Path):
 
 # ---- error rates --------------------------------------------------------------------------------------------------
 
-ROW = {"calibration": checkrates.KNOWN, "truth": "nothing differs", "gpus": 3, "cells": 15, "sets": 100, "seed": 1} | {
+ROW = {"calibration": error_rates.KNOWN, "truth": "nothing differs", "gpus": 3, "cells": 15, "sets": 100, "seed": 1} | {
     "transfers": 90,
     "recalibrate the floor": 4,
     "shape mismatch": 1,
@@ -343,35 +344,35 @@ OTHER = ROW | {"truth": "floor 3 ms larger", "transfers": 2, "recalibrate the fl
 
 def test_rates_are_those_of_the_largest_design_that_is_no_larger():
     rows = [ROW, ROW | {"cells": 3}, ROW | {"gpus": 1, "cells": 5}]
-    assert checkrates.nearest(3, 14, rows=rows)["cells"] == 3
-    assert checkrates.nearest(5, 100, rows=rows)["cells"] == 15
-    assert checkrates.nearest(2, 6, rows=rows)["cells"] == 5
-    assert checkrates.nearest(2, 2, rows=rows) is None
-    assert checkrates.nearest(3, 15, rows=[]) is None
-    assert checkrates.nearest(3, 15, imputed=True, rows=rows) is None
+    assert error_rates.nearest(3, 14, rows=rows)["cells"] == 3
+    assert error_rates.nearest(5, 100, rows=rows)["cells"] == 15
+    assert error_rates.nearest(2, 6, rows=rows)["cells"] == 5
+    assert error_rates.nearest(2, 2, rows=rows) is None
+    assert error_rates.nearest(3, 15, rows=[]) is None
+    assert error_rates.nearest(3, 15, imputed=True, rows=rows) is None
 
 
 def test_a_wrong_verdict_is_one_that_is_neither_right_nor_undecided():
-    assert checkrates.wrong(ROW) == pytest.approx(0.07)
-    assert checkrates.wrong(OTHER) == pytest.approx(0.03)
+    assert error_rates.wrong(ROW) == pytest.approx(0.07)
+    assert error_rates.wrong(OTHER) == pytest.approx(0.03)
 
 
 def test_words_give_both_rates_of_a_verdict():
-    rates = checkrates.nearest(3, 15, rows=[ROW, OTHER])
-    said = checkrates.sentence(rates, "transfers")
+    rates = error_rates.nearest(3, 15, rows=[ROW, OTHER])
+    said = error_rates.sentence(rates, "transfers")
     assert "'transfers' was said wrongly in at most 2 % (floor 3 ms larger)" in said
     assert "rightly in 90 % (nothing differs)" in said
-    assert "in at most 7 % (nothing differs)" in checkrates.sentence(rates, "undecided")
-    assert checkrates.sentence(rates, "transfers", 9.0).endswith(
+    assert "in at most 7 % (nothing differs)" in error_rates.sentence(rates, "undecided")
+    assert error_rates.sentence(rates, "transfers", 9.0).endswith(
         "These steps leave over 9 %: the rates are not theirs."
     )
-    assert "was not simulated" in checkrates.sentence(None, "transfers")
+    assert "was not simulated" in error_rates.sentence(None, "transfers")
 
 
-@pytest.mark.parametrize("calibration", [checkrates.KNOWN, checkrates.IMPUTED])
+@pytest.mark.parametrize("calibration", [error_rates.KNOWN, error_rates.IMPUTED])
 def test_a_small_simulation_counts_every_family(calibration: str):
-    chunk = checkrates._Chunk(calibration, "floor 3 ms larger", ("H100",), "15", 2, 1, 0)
-    assert sum(checkrates._run(chunk)["said"]) == 2
+    chunk = simulated_checks._Chunk(calibration, "floor 3 ms larger", ("H100",), "15", 2, 1, 0)
+    assert sum(simulated_checks._run(chunk)["said"]) == 2
 
 
 def test_the_columns_of_chances_add_up_and_speak_as_the_sentences_do(found: transfer.Check):
@@ -406,11 +407,11 @@ def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Calibration]):
 
 
 def test_calibrate_check_writes_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    monkeypatch.setattr(checkrates, "DESIGNS", {"3": checkrates.DESIGNS["3"]})
-    monkeypatch.setattr(checkrates, "GPUS", (("H100",),))
+    monkeypatch.setattr(simulated_checks, "DESIGNS", {"3": simulated_checks.DESIGNS["3"]})
+    monkeypatch.setattr(simulated_checks, "GPUS", (("H100",),))
     out = tmp_path / "check.csv"
     assert cli.main(["calibrate", "--check", "--studies", "2", "--jobs", "1", "--out", str(out)]) == 0
     frame = pd.read_csv(out)
-    assert frame["truth"].tolist() == [*checkrates.TRUTHS, *checkrates.FEW_TRUTHS]
+    assert frame["truth"].tolist() == [*error_rates.TRUTHS, *simulated_checks.FEW_TRUTHS]
     assert (frame[list(transfer.VERDICTS)].sum(axis=1) == frame["sets"]).all()
     assert "nothing differs" in capsys.readouterr().out

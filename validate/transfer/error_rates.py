@@ -1,0 +1,178 @@
+"""How often `rooffloor check` errs: verdicts counted on simulated families, and what they say in words.
+
+`simulation.check` (`rooffloor calibrate --check`) makes the table that is kept in data/calibration/check.csv.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooffloor.validate.common import files, resources
+from rooffloor.validate.hypotheses.error_rates import NOISE
+from rooffloor.validate.transfer.statements import (
+    INDISTINGUISHABLE,
+    MISMATCH,
+    RECALIBRATE,
+    TRANSFERS,
+    UNDECIDED,
+    VERDICTS,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER, TABLE = "calibration", "check.csv"
+LEVEL = (RECALIBRATE, INDISTINGUISHABLE)
+TRUTHS: Mapping[str, tuple[Mapping[str, float], tuple[str, ...]]] = {
+    "nothing differs": ({}, (TRANSFERS,)),
+    "floor 3 ms larger": ({"floor_ms": 3.0}, LEVEL),
+    "weights 25 % slower": ({"weights": 1.25}, (MISMATCH, INDISTINGUISHABLE)),
+    "DRAM efficiencies 25 % lower": ({"whole": 1 / 0.75}, (MISMATCH,)),
+    "DRAM 25 % slower": ({"whole": 1.25}, (MISMATCH,)),
+    "DRAM efficiencies 25 % lower and floor 3 ms larger": ({"whole": 1 / 0.75, "floor_ms": 3.0}, (MISMATCH,)),
+    "DRAM 25 % slower and floor 3 ms larger": ({"whole": 1.25, "floor_ms": 3.0}, (MISMATCH,)),
+    "DRAM efficiencies 10 % lower": ({"whole": 1 / 0.9}, ()),
+    "floors overlapped by half, nothing differs": ({"q": 0.5}, (TRANSFERS,)),
+}
+"""What a simulated family does (arguments of `planted.Planted`), and which verdicts are right. Where none is, the size
+lies about at the margin and any confident verdict counts as wrong. "Undecided" is never wrong."""
+KNOWN, IMPUTED = "constants known", "the published study"
+"""Calibrations: known constants beside 15 measured cells of the anchor; or that of the published study, one of whose
+draws is the truth."""
+
+
+@dataclass(frozen=True, eq=False)
+class CheckRates:
+    """Verdicts on simulated families: `table` has a row per truth and design, and a column per verdict."""
+
+    table: "pd.DataFrame"
+
+    def __repr__(self) -> str:
+        return f"CheckRates({len(self.table)} truths and designs, {int(self.table['sets'].min())} families each)"
+
+    def to_frame(self) -> "pd.DataFrame":
+        return self.table
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {"rates": self.table.to_dict("records")}
+
+    @property
+    def summary(self) -> str:
+        """Text for a person: how often each verdict was said, percent."""
+        shown = self.table.copy()
+        for name in VERDICTS:
+            shown[name] = (100.0 * shown[name] / shown["sets"]).round(1)
+        shown["wrong"] = [round(100.0 * wrong(dict(row)), 1) for _, row in self.table.iterrows()]
+        return "Verdicts on simulated families, percent\n" + shown.drop(columns=["seed"]).to_string(index=False)
+
+    def to_csv(self) -> str:
+        """The table as a CSV file."""
+        return self.table.to_csv(index=False, lineterminator="\n")
+
+    def save(self, path: Path) -> Path:
+        """Write the CSV file."""
+        return files.write_text(path, self.to_csv())
+
+
+def committed() -> "list[dict[str, Any]]":
+    """Rows of the result that comes with the package; none where there is none."""
+    try:
+        file = resources.path(FOLDER) / TABLE
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    whole = ("gpus", "cells", "sets", "seed", *VERDICTS)
+    return [row | {name: int(row[name]) for name in whole} for row in csv.DictReader(io.StringIO(text))]
+
+
+def wrong(row: Mapping[str, Any]) -> float:
+    """Share of the families of one truth that got a verdict that is wrong for them."""
+    right = (*TRUTHS[row["truth"]][1], UNDECIDED)
+    return float(sum(row[name] for name in VERDICTS if name not in right) / row["sets"])
+
+
+def nearest(
+    gpus: int, cells: int, *, imputed: bool = False, rows: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any] | None:
+    """Rates of the largest simulated design that is no larger than one at hand; None where there is none.
+
+    Parameters
+    ----------
+    gpus : int
+    cells : int
+        Of the GPU with the fewest.
+    imputed : bool
+        Whether the judge is the published study's calibration.
+    """
+    rows = committed() if rows is None else rows
+    kind = IMPUTED if imputed else KNOWN
+    fitting = [r for r in rows if r["calibration"] == kind and r["gpus"] <= gpus and r["cells"] <= cells]
+    if not fitting:
+        return None
+    k = max(r["gpus"] for r in fitting)
+    size = max(r["cells"] for r in fitting if r["gpus"] == k)
+    own = [r for r in fitting if (r["gpus"], r["cells"]) == (k, size)]
+    return {
+        "calibration": kind,
+        "gpus": k,
+        "cells": size,
+        "noise_percent": 100.0 * NOISE,
+        "sets": min(r["sets"] for r in own),
+        "truths": [
+            {
+                "truth": r["truth"],
+                "right": list(TRUTHS[r["truth"]][1]),
+                "said": {name: r[name] / r["sets"] for name in VERDICTS},
+                "wrong": wrong(r),
+            }
+            for r in own
+        ],
+    }
+
+
+def sentence(rates: Mapping[str, Any] | None, verdict: str, noise_percent: float | None = None) -> str:
+    """How often this verdict is said wrongly, and rightly, in words.
+
+    Parameters
+    ----------
+    noise_percent : float, optional
+        What is left over of the steps at hand: said where it is more than twice that of the simulations.
+    """
+    if rates is None:
+        return "How often such a check errs was not simulated for so few cells."
+    where = (
+        f"in simulated families ({rates['sets']} or more of each kind, {_many(rates['gpus'], 'GPU')}, {rates['cells']} "
+        f"cells each, {rates['noise_percent']:g} % noise, calibration: {rates['calibration']})"
+    )
+    if verdict == UNDECIDED:
+        worst = max(rates["truths"], key=lambda t: t["wrong"])
+        told = f"a verdict other than 'undecided' was wrong in {_at_most(worst['wrong'], worst['truth'])}"
+    else:
+        false = [t for t in rates["truths"] if verdict not in t["right"]]
+        worst = max(false, key=lambda t: t["said"][verdict])
+        best = " and ".join(
+            f"{_percent(t['said'][verdict])} ({t['truth']})" for t in rates["truths"] if verdict in t["right"]
+        )
+        rate = _at_most(worst["said"][verdict], worst["truth"])
+        told = f"'{verdict}' was said wrongly in {rate}, rightly in {best}"
+    apart = noise_percent is not None and noise_percent > 2.0 * rates["noise_percent"]
+    other = f" These steps leave over {noise_percent:.0f} %: the rates are not theirs." if apart else ""
+    return f"Error rate: {where}, {told}.{other}"
+
+
+def _at_most(share: float, truth: str) -> str:
+    """The largest rate over all truths, and of which; none where it is 0."""
+    return f"at most {_percent(share)} ({truth})" if share else "none"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.0f} %"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
