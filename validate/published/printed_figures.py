@@ -4,16 +4,13 @@ import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.resources import path as resource
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 type Interval = tuple[float, float]
 
@@ -26,8 +23,6 @@ BATCHES, CONTEXTS = (1, 2, 4, 8, 16), (512, 2048, 8192)
 CELLS = len(BATCHES) * len(CONTEXTS)
 PER_GPU = FloorStructure("gpu", "added")
 """What the study's transfer claim assumes: added, signed, one floor per SKU for all models."""
-PER_MODEL = FloorStructure("gpu, model", "added")
-"""What the study assumes at its richest: added, signed, one floor per (SKU, model)."""
 COLUMNS = ("kind", "model", "gpu", "batch", "context", "quantity", "value", "unit", "rounding", "where")
 UNITS = ("percent", "ms")
 
@@ -95,12 +90,9 @@ class PublishedFigures:
             raise InputError(f"{file}: holds no figures")
         seen: dict[tuple[Any, ...], int] = {}
         for number, row in enumerate(rows, 2):
-            key = (row.model, row.gpu, row.batch, row.context, row.quantity)
-            if key in seen:
-                raise InputError(
-                    f"{file}, row {number}: {row.label} repeats row {seen[key]}, expected one row a figure"
-                )
-            seen[key] = number
+            first = seen.setdefault((row.model, row.gpu, row.batch, row.context, row.quantity), number)
+            if first != number:
+                raise InputError(f"{file}, row {number}: {row.label} repeats row {first}, expected one row a figure")
         return cls(rows)
 
     def __iter__(self) -> Iterator[Figure]:
@@ -110,11 +102,7 @@ class PublishedFigures:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"PublishedFigures({len(self.rows)} figures: {', '.join(self.models)})"
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(r.model for r in self.rows))
+        return f"PublishedFigures({len(self.rows)} figures)"
 
     def get(self, model: str, gpu: str, quantity: str) -> Figure:
         """The figure; InputError where the study prints none."""
@@ -139,35 +127,10 @@ class PublishedFigures:
         low, high = self.interval(model, gpu, quantity)
         return low / 100, high / 100
 
-    def table(self) -> "pd.DataFrame":
-        """The two-number table as published, percent: a row a model, columns (gpu, raw_mape |
-        residual_mape)."""
-        import pandas as pd
-
-        shown = [r for r in self.rows if r.quantity in ("raw_mape", "residual_mape")]
-        frame = pd.DataFrame(
-            [(r.model, r.gpu, r.quantity, r.value) for r in shown],
-            columns=["model", "gpu", "quantity", "value"],
-        )
-        wide = frame.pivot_table(index="model", columns=["gpu", "quantity"], values="value")
-        columns = list(dict.fromkeys((r.gpu, r.quantity) for r in shown))
-        columns.sort(key=lambda c: [c[0] == "pooled", list(dict.fromkeys(r.gpu for r in shown)).index(c[0]), c[1]])
-        return wide.reindex(
-            index=list(dict.fromkeys(r.model for r in shown)), columns=pd.MultiIndex.from_tuples(columns)
-        )
-
-    def to_frame(self) -> "pd.DataFrame":
-        """All figures with unit, rounding and where, a row each."""
-        import pandas as pd
-
-        return pd.DataFrame([[getattr(r, c) for c in COLUMNS] for r in self.rows], columns=list(COLUMNS))
-
 
 def _figure(row: Mapping[str, str | None], where: str) -> Figure:
-    def number(column: str, optional: bool = False) -> float | None:
+    def number(column: str) -> float:
         text = (row[column] or "").strip()
-        if not text and optional:
-            return None
         try:
             value = float(text)
         except ValueError:
@@ -183,10 +146,9 @@ def _figure(row: Mapping[str, str | None], where: str) -> Figure:
     if text["unit"] not in UNITS:
         raise InputError(f"{where}, column unit: expected {' or '.join(UNITS)}, got {text['unit']!r}")
     value, rounding = number("value"), number("rounding")
-    assert value is not None  # number() has raised
-    assert rounding is not None
     if rounding < 0:
         raise InputError(f"{where}, column rounding: expected 0 or more, got {rounding:g}")
     if text["unit"] == "percent" and value < 0:
         raise InputError(f"{where}, column value: expected a mean absolute error of 0 or more, got {value:g}")
-    return Figure(batch=number("batch", True), context=number("context", True), value=value, rounding=rounding, **text)
+    axes = {column: number(column) if (row[column] or "").strip() else None for column in ("batch", "context")}
+    return Figure(**axes, value=value, rounding=rounding, **text)

@@ -52,14 +52,6 @@ def test_rounding_is_an_interval(figures: PublishedFigures) -> None:
         figures.get(MOE, H100, "raw_mape")
 
 
-def test_the_table_is_the_published_one(figures: PublishedFigures) -> None:
-    table = figures.table()
-    assert list(table.index) == [ANCHOR, SIBLING, SMALL]
-    assert table.loc[[SMALL]].to_numpy()[0].tolist() == [50.4, 21.8, 54.6, 3.3, 48.5, 71.2, 32.1]
-    assert table.columns[-1] == ("pooled", "residual_mape")
-    assert list(figures.to_frame().columns) == list(COLUMNS)
-
-
 HEADER = ",".join(COLUMNS)
 ROW = "mape,m,H100,,,raw_mape,15.9,percent,0.05,table"
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from rooffloor.models.floor.structures import COMBINE, FloorStructure
+from rooffloor.models.floor.structures import COMBINE, PER_MODEL, FloorStructure
 from rooffloor.validate.common.files import write_text
-from rooffloor.validate.published.printed_figures import PER_GPU, PER_MODEL, SKUS
+from rooffloor.validate.published.printed_figures import PER_GPU, SKUS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -336,22 +336,17 @@ def places(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
 @njit(cache=True)
 def value(q: Array, t: Tables, out: Array) -> None:  # pragma: no cover (compiled)
     """c(q): figures minus the place that their latents claim, in units of half the rounding; shape (row,)."""
-    s = state_of(q, t)
-    figures = figures_of(s.y, s.T, t)[0]
+    place = np.empty(len(t.kind))
+    place_of(q, t, place)
     for r in range(t.rows):
-        claim = claim_of(q[t.unknowns + r], t.blur)[0]
-        out[r] = (figures[r] - t.middle[r]) / t.half[r] - claim
+        out[r] = place[r] - claim_of(q[t.unknowns + r], t.blur)[0]
 
 
 @njit(cache=True)
 def allowed(q: Array, t: Tables) -> bool:  # pragma: no cover (compiled)
     """Whether the bounded figures lie in their intervals and no step below its bytes at peak bandwidth."""
-    s = state_of(q, t)
-    if not np.all(s.y >= t.minimum_ms):
-        return False
-    figures = figures_of(s.y, s.T, t)[0]
-    bounded = slice(t.rows, len(figures))
-    return bool(np.all(np.abs(figures[bounded] - t.middle[bounded]) <= t.half[bounded]))
+    place = np.empty(len(t.kind))
+    return place_of(q, t, place) and bool(np.all(np.abs(place[t.rows :]) <= 1.0))
 
 
 @njit(cache=True)

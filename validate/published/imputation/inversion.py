@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from rooffloor.models.floor.structures import Q_MAX, FloorStructure
+from rooffloor.models.floor.structures import PER_MODEL, Q_MAX, FloorStructure
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, gradient_ms, work_floor_ms
 from rooffloor.models.specs.cells import Cells
@@ -28,7 +28,7 @@ from rooffloor.validate.published.imputation.readings import (
     Intervals,
     row_names,
 )
-from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, MOE, PER_MODEL, SKUS
+from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, MOE, SKUS
 
 type Array = NDArray[np.float64]
 

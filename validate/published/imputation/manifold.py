@@ -12,7 +12,7 @@ that absolute values and medians leave in c, longer orbits cost more than they g
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -22,8 +22,7 @@ type Array = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Manifold:
+class Manifold(NamedTuple):
     """c(q) = 0 with its derivatives, as functions compiled by numba of one point and the tables that they share.
 
     Attributes
@@ -45,7 +44,7 @@ class Manifold:
     value: Callable[..., None]
     jacobian: Callable[..., None]
     allowed: Callable[..., bool]
-    tables: Any = 0
+    tables: Any
 
     def values(self, q: Array) -> Array:
         """c of each point, shape (point, rows), for q of shape (point, size)."""
@@ -236,7 +235,7 @@ def _tangent(jacobian: Array, factor: Array, p: Array) -> None:  # pragma: no co
 
 @njit
 def _geodesic(
-    value: Any, derivative: Any, tables: Any, free: Array, jacobian: Array, factor: Array, q: Array
+    on: Manifold, free: Array, jacobian: Array, factor: Array, q: Array
 ) -> bool:  # pragma: no cover (compiled)
     """Bring `free` back to the manifold along the normals `jacobian`, into `q`; False where it fails.
 
@@ -248,7 +247,7 @@ def _geodesic(
     q[:] = free
     worst = np.inf
     for iteration in range(9):
-        value(q, tables, c)
+        on.value(q, on.tables, c)
         before, worst = worst, 0.0
         for i in range(len(c)):
             if not np.isfinite(c[i]):
@@ -261,7 +260,7 @@ def _geodesic(
         if iteration < 4:
             _solve(factor, c)
         else:
-            derivative(q, tables, slope)
+            on.jacobian(q, on.tables, slope)
             if not _eliminate(slope @ jacobian.T, c):
                 return False
         multiplier -= c
@@ -271,16 +270,7 @@ def _geodesic(
 
 @njit
 def _transition(
-    value: Any,
-    derivative: Any,
-    allowed: Any,
-    tables: Any,
-    q: Array,
-    jacobian: Array,
-    factor: Array,
-    logdet: float,
-    h: float,
-    rng: Any,
+    on: Manifold, q: Array, jacobian: Array, factor: Array, logdet: float, h: float, rng: Any
 ) -> Any:  # pragma: no cover (compiled)
     """Where one transition leads, with its Jacobian, factor and log determinant, and the probability to go there."""
     stay = (q, jacobian, factor, logdet, 0.0)
@@ -290,18 +280,18 @@ def _transition(
     p -= 0.5 * h * q
     _tangent(jacobian, factor, p)
     there, back = np.empty(len(q)), np.empty(len(q))
-    if not _geodesic(value, derivative, tables, q + h * p, jacobian, factor, there):
+    if not _geodesic(on, q + h * p, jacobian, factor, there):
         return stay
-    if not allowed(there, tables):
+    if not on.allowed(there, on.tables):
         return stay
     there_jacobian, there_factor = np.empty(jacobian.shape), np.zeros(factor.shape)
-    derivative(there, tables, there_jacobian)
+    on.jacobian(there, on.tables, there_jacobian)
     there_logdet = _factor(there_jacobian, there_factor)
     if not np.isfinite(there_logdet):
         return stay
     end_p = (there - q) / h
     _tangent(there_jacobian, there_factor, end_p)
-    if not _geodesic(value, derivative, tables, there - h * end_p, there_jacobian, there_factor, back):
+    if not _geodesic(on, there - h * end_p, there_jacobian, there_factor, back):
         return stay
     if np.abs(back - q).max() > 1e-4:
         return stay
@@ -314,29 +304,16 @@ def _transition(
 
 @njit
 def _chain(
-    value: Any,
-    derivative: Any,
-    allowed: Any,
-    tables: Any,
-    q: Array,
-    rows: int,
-    log_h: float,
-    draws: int,
-    thin: int,
-    warmup: int,
-    target: float,
-    rng: Any,
-    kept: Array,
+    on: Manifold, q: Array, kept: Array, log_h: float, thin: int, warmup: int, target: float, rng: Any
 ) -> Any:  # pragma: no cover (compiled)
     """Warm-up and draws of one chain; fills `kept`, returns the acceptance rate and the log step size."""
-    average = log_h
-    accepted = 0.0
-    jacobian, factor = np.empty((rows, len(q))), np.zeros((rows, rows))
-    derivative(q, tables, jacobian)
+    average, accepted, draws = log_h, 0.0, len(kept)
+    jacobian, factor = np.empty((on.rows, len(q))), np.zeros((on.rows, on.rows))
+    on.jacobian(q, on.tables, jacobian)
     logdet = _factor(jacobian, factor)
     for step in range(warmup + draws * thin):
         h = np.exp(log_h) * rng.uniform(0.2, 1.3)
-        found = _transition(value, derivative, allowed, tables, q, jacobian, factor, logdet, h, rng)
+        found = _transition(on, q, jacobian, factor, logdet, h, rng)
         taken = rng.random() < found[4]
         if taken:
             q, jacobian, factor, logdet = found[0], found[1], found[2], found[3]
@@ -382,20 +359,8 @@ def sample(
         seed = np.random.SeedSequence(seed)
     kept = np.empty((len(q), draws, manifold.size))
     accepted, log_h = np.empty(len(q)), np.empty(len(q))
+    start = float(np.log(step_size))
     for chain, child in enumerate(seed.spawn(len(q))):
-        accepted[chain], log_h[chain] = _chain(
-            manifold.value,
-            manifold.jacobian,
-            manifold.allowed,
-            manifold.tables,
-            q[chain].copy(),
-            manifold.rows,
-            float(np.log(step_size)),
-            draws,
-            thin,
-            warmup,
-            target_accept,
-            np.random.default_rng(child),
-            kept[chain],
-        )
+        given = start, thin, warmup, target_accept, np.random.default_rng(child)
+        accepted[chain], log_h[chain] = _chain(manifold, q[chain].copy(), kept[chain], *given)
     return Chains(kept, accepted, np.exp(log_h))
