@@ -23,6 +23,7 @@ from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
+from rooffloor.validate.common.files import write_json
 
 STRUCTURES: Mapping[str, FloorStructure] = {
     "default": FloorStructure("gpu, class", "added"),
@@ -123,7 +124,7 @@ def compile_seconds(structure: str, cache: Path) -> float:
     """Of `compile_model` in a fresh process that keeps compiled code under `cache`."""
     flags = ",".join(filter(None, (os.environ.get("PYTENSOR_FLAGS"), f"base_compiledir={cache}")))
     environment = os.environ | {"PYTENSOR_FLAGS": flags, "NUMBA_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-m", "benchmarks.engine", "--structures", structure, "--only-compile"]
+    command = [sys.executable, __file__, "--structures", structure, "--only-compile"]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
 
@@ -188,9 +189,7 @@ def table(timings: Sequence[Timing]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: print the table, write JSON."""
-    from rooffloor.validate.common.files import write_json
-
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.engine")
+    parser = argparse.ArgumentParser(description=__doc__, prog="python benchmarks/engine.py")
     parser.add_argument("--structures", nargs="+", choices=list(STRUCTURES), default=list(STRUCTURES))
     parser.add_argument("--no-pymc", action="store_true", help="leave PyMC's sampler out (it takes minutes)")
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -4,26 +4,27 @@ A data set has the study's size and is simulated from one structure: noise is a 
 floors are some noise sds apart. All candidate structures are fitted to it and ranked as `comparison` ranks them.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from rooffloor.models.floor.structures import FloorStructure, overlap_ms
-from rooffloor.models.roof.kernels import Work, stack_work
+from rooffloor.models.roof.kernels import Work, launches_of, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
+from rooffloor.validate.common.files import write_text
+from rooffloor.validate.common.runner import run
 from rooffloor.validate.comparison.comparison import candidates
 from rooffloor.validate.comparison.ranking import choose, is_close, parameters, stacking_weights
 from rooffloor.validate.comparison.worker import Task, leave_one_out
 from rooffloor.validate.simulation.sbc import STUDY_GRID
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 type Array = NDArray[np.float64]
 
@@ -76,7 +77,6 @@ def simulate(
     structure tells apart lie `apart` noise sds from each other, in random order, the least at `LEAST_FLOOR_MS`; with
     launches, half of the floor grows with them.
     """
-    from rooffloor.models.roof.kernels import launches_of
 
     cells = scenario.cells
     constants = Efficiency(
@@ -152,7 +152,7 @@ class Recovery:
         (worst of those ranked).
     """
 
-    runs: "pd.DataFrame"
+    runs: pd.DataFrame
 
     @property
     def data(self) -> dict[str, Any]:
@@ -196,8 +196,6 @@ def recover(
         See `runner.run`.
     """
     import pandas as pd
-
-    from rooffloor.validate.common.runner import run
 
     scenario = Scenario.default()
     competing = tuple(structures or candidates(scenario.classes))
@@ -263,3 +261,22 @@ def recover(
             }
         )
     return Recovery(pd.DataFrame(rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: print the counts, write the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python benchmarks/recovery.py")
+    parser.add_argument("--each", type=int, default=15, metavar="N", help="studies per structure (default: 15)")
+    parser.add_argument("--seed", type=int, default=20261130, metavar="N")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep finished work there: an interrupted run resumes")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="one row per study, as CSV")
+    given = parser.parse_args(arguments)
+    found = recover(each=given.each, seed=given.seed, jobs=given.jobs, folder=given.keep, progress=True)
+    print(found)
+    if given.out:
+        write_text(given.out, found.runs.to_csv(index=False, float_format="%.4g"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,9 @@
-"""Studies simulated from each structure, as `benchmarks.recovery` makes and counts them; fits are tested elsewhere."""
+"""Studies simulated from each structure, as benchmarks/recovery.py makes and counts them; fits are tested elsewhere."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.recovery import APART, GRID, NOISE, PAIRS, TRUTHS, Recovery, Scenario, simulate, twin
+from recovery import APART, GRID, NOISE, PAIRS, TRUTHS, Recovery, Scenario, simulate, twin
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.roof.roofline import Efficiency, work_ms
