@@ -48,12 +48,6 @@ class CutFit:
             f"{len(self.failed)} failed, {self.attempts} downstream fits)"
         )
 
-    def mcse(self, name: str) -> Array:
-        """Monte Carlo standard error of the mean of variable `name`, with the upstream draw as the unit."""
-        values = self.posterior[name].values[0]
-        units = values.reshape(-1, self.inner, *values.shape[1:]).mean(axis=1)
-        return units.std(axis=0, ddof=1) / np.sqrt(len(units))
-
 
 STAGE_TWO = Gate(rhat=1.05, ess=50.0)
 """Gate of the short downstream fits of a cut: only their mixture is read, and its error counts upstream

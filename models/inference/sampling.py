@@ -1,13 +1,9 @@
 """Compile a model once, refit it many times, and let no fit out that fails its gate."""
 
 import gc
-import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -71,39 +67,6 @@ class Fit:
             f"{last.target_accept}: {self.diagnostics}; gate {state})"
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write as netCDF, whole or not at all."""
-        path = Path(path)
-        tree = self.datatree.copy()
-        tree.attrs["gate"] = json.dumps(asdict(self.gate))
-        tree.attrs["attempts"] = json.dumps([asdict(a) for a in self.attempts])
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            tree.to_netcdf(name)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Fit":
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            The file is not a stored fit.
-        """
-        with xr.open_datatree(path) as stored:
-            tree = stored.load()
-        if not {"gate", "attempts"} <= set(tree.attrs):
-            raise ValueError(f"{path}: not a stored fit (attributes gate and attempts are missing)")
-        gate, attempts = Gate(**json.loads(tree.attrs.pop("gate"))), json.loads(tree.attrs.pop("attempts"))
-        for a in attempts:
-            a.update(diagnostics=Diagnostics(**a["diagnostics"]), failures=tuple(a["failures"]))
-        return cls(tree, gate, tuple(Attempt(**a) for a in attempts))
-
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
@@ -142,7 +105,6 @@ class Compiled:
         chains: int = 4,
         target_accept: float = 0.95,
         cores: int = 2,
-        start: ArrayLike | None = None,
         gate: Gate = DEFAULT_GATE,
         progress: bool = False,
     ) -> Fit:
@@ -152,8 +114,6 @@ class Compiled:
         ----------
         data : mapping of str to array, or None
             Data that replace the model's own; the number of cells may change, the SKUs and classes may not.
-        start : array [free parameter] or None
-            Where chains start, on the unconstrained scale; default: zeros, jittered.
 
         Raises
         ------
@@ -169,7 +129,6 @@ class Compiled:
             cores=min(cores, chains),
             seed=seed,
             target_accept=target_accept,
-            init_mean=None if start is None else np.asarray(start, dtype=float),
             save_warmup=False,
             progress_bar=progress,
             blocking=False,
@@ -308,7 +267,7 @@ def fit_gated(
     escalation : sequence of (target_accept, factor on draws and tune)
         A fit of the same model to nearly the same data may leave out the steps that failed there.
     kwargs
-        `chains`, `cores`, `start`, `progress` of `Compiled.fit`.
+        `chains`, `cores`, `progress` of `Compiled.fit`.
 
     Raises
     ------
@@ -337,7 +296,7 @@ def fit_gated(
 
 @dataclass(frozen=True, eq=False)
 class SmallFit:
-    """What `fit_many` keeps of a fit: thinned draws by name (draw, ...) and its attempts."""
+    """What `fit_many` keeps of a fit: thinned draws (draw, ...) by name, without ``z_*``, and its attempts."""
 
     draws: Mapping[str, Array]
     attempts: tuple[Attempt, ...]
@@ -354,7 +313,6 @@ def fit_many(
     seeds: Sequence[int],
     *,
     keep: int = 100,
-    names: Sequence[str] | None = None,
     jobs: int = 2,
     progress: bool = False,
     **kwargs: Any,
@@ -369,8 +327,6 @@ def fit_many(
     datasets, seeds : sequences of one length
     keep : int
         Draws kept per fit, evenly spaced over all chains.
-    names : sequence of str or None
-        Variables kept; default: all but the standardised effects ``z_*``.
     jobs : int
         Fits at a time.
     kwargs
@@ -381,8 +337,8 @@ def fit_many(
         data, seed = task
         fit = fit_gated(compiled, data, seed=seed, refuse=False, cores=1, **kwargs)
         posterior = fit.posterior
-        kept = names or [n for n in posterior.data_vars if not str(n).startswith("z_")]
-        return SmallFit({str(n): thin(posterior[n].values, keep) for n in kept}, fit.attempts)
+        kept = [str(n) for n in posterior.data_vars if not str(n).startswith("z_")]
+        return SmallFit({n: thin(posterior[n].values, keep) for n in kept}, fit.attempts)
 
     tasks = list(zip(datasets, seeds, strict=True))
     with ThreadPoolExecutor(jobs) as pool:

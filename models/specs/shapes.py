@@ -19,25 +19,6 @@ LARGEST = 10**9
 
 _LARGEST_TOTAL = 10**15  # parameters: twice as many bytes are still exact in a float64
 _LONGEST_NAME = 200
-_POSITIVE = ("hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim", "vocab", "max_context")
-_COUNTS = (
-    "experts",
-    "top_k",
-    "expert_width",
-    "shared_width",
-    "kv_heads_total",
-    "sliding_window",
-    "windowed_layers",
-    "learned_positions",
-    "norms_per_layer",
-    "dense_layers",
-    "kv_lora_rank",
-    "q_lora_rank",
-    "qk_rope_head_dim",
-    "qk_nope_head_dim",
-    "v_head_dim",
-)
-_TEXTS = ("name", "number_format", "source")
 
 
 @dataclass(frozen=True)
@@ -147,7 +128,15 @@ class ModelShapes:
                 f"got {shown(self.name)}"
             )
         for field in dataclasses.fields(self):
-            self._check_type(field.name, getattr(self, field.name))
+            value, least = getattr(self, field.name), int(field.default is dataclasses.MISSING)
+            if field.type is int:
+                good, wanted = type(value) is int and least <= value <= LARGEST, f"a whole number, {least} to {LARGEST}"
+            elif field.type is bool:
+                good, wanted = type(value) is bool, "true or false"
+            else:
+                good, wanted = isinstance(value, str), "text"
+            if not good:
+                raise self._error(f"{field.name} must be {wanted}, got {shown(value)}")
         if self.heads % self.kv_heads:
             raise self._error(f"{self.heads} query heads cannot be shared by {self.kv_heads} KV heads")
         if self.kv_heads_total and not self.layers <= self.kv_heads_total <= self.layers * self.kv_heads:
@@ -159,17 +148,6 @@ class ModelShapes:
         self._check_attention()
         if self.parameters > _LARGEST_TOTAL:
             raise self._error(f"{self.parameters:.3g} parameters are more than any model has")
-
-    def _check_type(self, field: str, value: object) -> None:
-        if field in _TEXTS:
-            if not isinstance(value, str):
-                raise self._error(f"{field} must be text, got {shown(value)}")
-        elif field in _POSITIVE or field in _COUNTS:
-            least = 1 if field in _POSITIVE else 0
-            if type(value) is not int or not least <= value <= LARGEST:
-                raise self._error(f"{field} must be a whole number, {least} to {LARGEST}, got {shown(value)}")
-        elif type(value) is not bool:
-            raise self._error(f"{field} must be true or false, got {shown(value)}")
 
     def _check_experts(self) -> None:
         if self.experts and not (1 <= self.top_k <= self.experts and self.expert_width):
@@ -359,12 +337,13 @@ class ModelShapes:
         ValueError
             A key is missing or unknown, or a value has no sense.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(table) - known - {"aliases"})
-        missing = [field for field in _POSITIVE if field not in table]
+        known = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(cls)}
+        needed = [name for name, must in known.items() if must and name != "name"]
+        unknown = sorted(set(table) - set(known) - {"aliases"})
+        missing = [name for name in needed if name not in table]
         if unknown or missing:
             what = f"unknown key {shown(unknown[0])}" if unknown else f"missing key {missing[0]!r}"
-            raise ValueError(f"model {shown(name)}: {what}; needed are {', '.join(_POSITIVE)}")
+            raise ValueError(f"model {shown(name)}: {what}; needed are {', '.join(needed)}")
         fields = {key: value for key, value in table.items() if key not in ("aliases", "name")}
         return cls(name=name, **fields)
 

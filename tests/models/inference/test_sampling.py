@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -112,23 +111,6 @@ def test_unfit_data_are_refused(compiled: sampling.Compiled) -> None:
         compiled.fit({"pair_code": np.full(cells, 4)}, seed=0)
     with pytest.raises(ValueError, match="must have dims"):
         compiled.fit({"gpu_ms": np.ones((cells, 2))}, seed=0)
-
-
-def test_netcdf_round_trip_is_atomic(fit: sampling.Fit, tmp_path: Path) -> None:
-    path = tmp_path / "posterior.nc"
-    fit.save(path)
-    assert [f.name for f in tmp_path.iterdir()] == ["posterior.nc"]
-    again = sampling.Fit.load(path)
-    assert again.attempts == fit.attempts
-    assert again.gate == fit.gate
-    for group in ("posterior", "observed_data", "constant_data"):
-        xr.testing.assert_equal(again.datatree[group].to_dataset(), fit.datatree[group].to_dataset())
-    with pytest.raises(FileNotFoundError):
-        fit.save(tmp_path / "absent" / "posterior.nc")
-    stranger = tmp_path / "stranger.nc"
-    xr.Dataset({"x": 1.0}).to_netcdf(stranger)
-    with pytest.raises(ValueError, match="not a stored fit"):
-        sampling.Fit.load(stranger)
 
 
 def test_gate_refuses_a_posterior_that_does_not_mix() -> None:
