@@ -1,14 +1,12 @@
 """GPUs: peak compute, bandwidth, memory and L2 of one SKU, and the names it goes by."""
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooffloor.models.specs import inputs
-from rooffloor.models.specs.inputs import shown
+from rooffloor.models.specs.inputs import read_toml, shown, toml_name
 
 _CATALOG = Path(__file__).parent / "catalog" / "gpus.toml"
 _UNITS = {"bf16_dense_tflops": 1e12, "memory_bandwidth_gb_s": 1e9, "memory_gb": 1e9, "l2_mb": 1e6}
@@ -20,9 +18,6 @@ LIMITS = {
     "l2_mb": (1e-3, 1e6),
 }
 """Least and largest figure of a data sheet; what lies outside is no GPU but another unit."""
-LARGEST_TOML = 64 * inputs.KILOBYTE
-_MOST_DOTS = 500
-"""In one line of a TOML file: keys of very many parts take minutes to read."""
 _TEXTS = ("note", "source", "die")
 
 
@@ -106,39 +101,6 @@ class GpuSpec:
 def _check_figure(gpu: str, what: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ValueError(f"GPU {shown(gpu)}: {what} must be a number from {low:g} to {high:g}, got {shown(value)}")
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The table in a TOML file.
-
-    Raises
-    ------
-    ValueError
-        The file cannot be read, is larger than `LARGEST_TOML` bytes or is not TOML; the message names it.
-    """
-
-    def refused(why: str) -> ValueError:
-        return ValueError(f"{inputs.called(path)}: expected a TOML file ({why})")
-
-    try:
-        text = inputs.read(path, LARGEST_TOML).decode("utf-8-sig")
-        if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
-            raise ValueError(f"a line has more than {_MOST_DOTS} dots")
-        return tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise refused("it is not UTF-8 text") from error
-    except RecursionError as error:
-        raise refused("it is nested too deeply") from error
-    except ValueError as error:
-        raise refused(" ".join(str(error).split())[:120]) from error
-
-
-def toml_name(path: str | Path, table: Mapping[str, Any]) -> str:
-    """The name that a TOML file gives to what it describes; else the file's."""
-    name = table.get("name", Path(path).stem)
-    if not isinstance(name, str):
-        raise ValueError(f"{inputs.called(path)}: name must be text, got {shown(name)}")
-    return name
 
 
 @functools.cache

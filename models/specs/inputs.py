@@ -2,9 +2,15 @@
 
 import os
 import stat
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 KILOBYTE, MEGABYTE = 1024, 1024**2
+LARGEST_TOML = 64 * KILOBYTE
+_MOST_DOTS = 500
+"""In one line of a TOML file: keys of very many parts take minutes to read."""
 
 
 def check(path: str | Path, largest: int) -> None:
@@ -41,6 +47,48 @@ def read(path: str | Path, largest: int) -> bytes:
     if len(content) > largest:  # the system does not tell the size of every file
         raise ValueError(too_large(largest))
     return content
+
+
+def parsed(path: str | Path, largest: int, parse: Callable[[str], Any], expected: str) -> Any:
+    """What `parse` makes of the UTF-8 text in a file.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, is larger than `largest` bytes or no such text; the message names it.
+    """
+
+    def refused(why: str) -> ValueError:
+        return ValueError(f"{called(path)}: expected a {expected} ({why})")
+
+    try:
+        return parse(read(path, largest).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise refused("it is not UTF-8 text") from error
+    except RecursionError as error:
+        raise refused("it is nested too deeply") from error
+    except ValueError as error:
+        raise refused(" ".join(str(error).split())[:120]) from error
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The table in a TOML file of at most `LARGEST_TOML` bytes; ValueError as `parsed`."""
+    table: dict[str, Any] = parsed(path, LARGEST_TOML, _toml, "TOML file")
+    return table
+
+
+def _toml(text: str) -> dict[str, Any]:
+    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line has more than {_MOST_DOTS} dots")
+    return tomllib.loads(text)
+
+
+def toml_name(path: str | Path, table: dict[str, Any]) -> str:
+    """The name that a TOML file gives to what it describes; else the file's."""
+    name = table.get("name", Path(path).stem)
+    if not isinstance(name, str):
+        raise ValueError(f"{called(path)}: name must be text, got {shown(name)}")
+    return name
 
 
 def too_large(largest: int) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooffloor.models.specs.gpus import read_toml, toml_name
-from rooffloor.models.specs.inputs import shown
+from rooffloor.models.specs.inputs import read_toml, shown, toml_name
 
 BYTES_PER_VALUE = 2
 """Bytes of one 16-bit weight, activation or cache value."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooffloor import __version__
-from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.floor.structures import PER_MODEL, FloorStructure
 from rooffloor.models.roof.kernels import Experts
 from rooffloor.models.specs import classes
-from rooffloor.models.specs.gpus import GpuSpec, read_toml
+from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.hf.config import read_config
-from rooffloor.models.specs.inputs import called
+from rooffloor.models.specs.inputs import called, read_toml
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
@@ -36,9 +36,11 @@ EXPERTS = ("active", "distinct", "balanced")
 DEFAULT_ANCHOR = "Llama-3.1-8B"
 FRAME = "data frame"
 """How a DataFrame is called in place of a file."""
-PER_MODEL = FloorStructure("gpu, model", "added")
 NOT_FITTED = {
     "latency": "a latency per kernel cannot be told from a floor per (GPU, model), since a model's launches never vary",
+    "die": "which GPUs have one die is the catalog's to say",
+    "aliases": "a GPU of a study has one name",
+    "name": "a GPU of a study is called as its table",
     "grid": "cells are those of the data, and of a published study those of its imputed grids, whose axes are unknown",
 }
 """What a study could once ask for, and why it cannot be had."""
@@ -397,6 +399,9 @@ def _section[T](cls: type[T], name: str, table: Mapping[str, Any]) -> T:
 def _gpu(name: str, table: Any) -> GpuSpec:
     if not isinstance(table, Mapping):
         raise ValueError(f"[gpus.{name}] must be a table, got {table!r}")
+    for key in ("die", "aliases", "name"):
+        if key in table:
+            raise ValueError(f"[gpus.{name}] {key} is not read: {NOT_FITTED[key]}")
     return GpuSpec.from_table(name, table)
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooffloor.models.specs.gpus import read_toml
 from rooffloor.models.specs.hf.keys import Config
-from rooffloor.models.specs.inputs import shown
+from rooffloor.models.specs.inputs import read_toml, shown
 
 type Fields = dict[str, Any]
 

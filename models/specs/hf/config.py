@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,15 @@ def read_config(config: str | Path | Mapping[str, Any], name: str | None = None)
     if isinstance(config, Mapping):
         where, default_name, table = "config", "config.json", config
     else:
-        path, where = _config_path(Path(config))
-        table = _read_json(path, where)
+        path = Path(config)
+        with contextlib.suppress(OSError, ValueError):  # no possible name of a file; reading it says so
+            path = path / "config.json" if path.is_dir() else path
+        where = inputs.called(path)
+        table = inputs.parsed(
+            path, _LARGEST_FILE, lambda text: json.loads(text, object_pairs_hook=_object), "config.json"
+        )
+        if not isinstance(table, dict):
+            raise ValueError(f"{where}: expected a JSON object, got {type(table).__name__}")
         default_name = path.parent.name if path.stem == "config" else path.stem.removesuffix("_config")
     stated = table.get("_name_or_path")
     if not isinstance(stated, str | None):
@@ -96,36 +104,6 @@ def _number_format(config: Config) -> str:
     if type(bits) is not int or not 1 <= bits <= 64:
         raise config.error(f"quantization_config.bits must be a whole number from 1 to 64, got {shown(bits)}")
     return f"{method} {bits}-bit"
-
-
-def _config_path(path: Path) -> tuple[Path, str]:
-    """The file, also where the folder that holds it is given, and how messages call it."""
-    with contextlib.suppress(OSError, ValueError):  # no possible name of a file; reading it says so
-        path = path / "config.json" if path.is_dir() else path
-    return path, inputs.called(path)
-
-
-def _read_json(path: Path, where: str) -> dict[str, Any]:
-    """The object in a JSON file; ValueError that names the file where there is none."""
-
-    def refuse(why: str) -> ValueError:
-        return ValueError(f"{where}: expected a config.json ({why})")
-
-    try:
-        content = inputs.read(path, _LARGEST_FILE)
-    except ValueError as error:
-        raise refuse(str(error)) from error
-    try:
-        table = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_object)
-    except UnicodeDecodeError as error:
-        raise refuse("it is not UTF-8 text") from error
-    except RecursionError as error:
-        raise refuse("it is nested too deeply") from error
-    except ValueError as error:
-        raise refuse(" ".join(str(error).split())[:120]) from error
-    if not isinstance(table, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {type(table).__name__}")
-    return table
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from rooffloor.models.specs import gpus
 from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.inputs import read_toml
 from rooffloor.models.specs.shapes import ModelShapes
 
 
@@ -64,7 +65,7 @@ def test_unknown_names_list_the_known_ones(name):
 
 
 def test_no_alias_names_two_parts():
-    table = gpus.read_toml(Path(gpus.__file__).parent / "catalog" / "gpus.toml")
+    table = read_toml(Path(gpus.__file__).parent / "catalog" / "gpus.toml")
     every = [a.casefold() for name, entry in table["gpus"].items() for a in (name, *entry["aliases"])]
     every += [name.casefold() for name in table["ambiguous"]]
     assert len(every) == len(set(every))
@@ -132,7 +133,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.toml")
     for path in (tmp_path / "pipe.toml", "/dev/zero"):
         with pytest.raises(ValueError, match="a pipe or a device"):
-            gpus.read_toml(path)
+            read_toml(path)
 
 
 def test_a_missing_key_is_named():
