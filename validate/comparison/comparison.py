@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from rooffloor.validate.common.runner import run
 from rooffloor.validate.comparison import answer, findings, worker
 from rooffloor.validate.comparison.ranking import STUDY, Found, choose, rank
 from rooffloor.validate.comparison.worker import FIT, Task, folds
+from rooffloor.validate.estimates.prior_sensitivity import warnings_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,8 +203,6 @@ def compare_floors(
     >>> floors.verdict  # doctest: +SKIP
     'floor per (gpu, launches), overlapped'
     """
-    from rooffloor.validate.estimates.prior_sensitivity import warnings_of
-
     measurements = measurements or study.measurements()
     cells = measurements.cells()
     classes = {m: study.class_of(m) for m in cells.models}
@@ -211,7 +210,7 @@ def compare_floors(
     seed = study.seed if seed is None else seed
     competing = tuple(structures or candidates(classes))
 
-    def task(structure: FloorStructure, likelihood: str = "normal", folds: Any = ()) -> Task:
+    def task(structure: FloorStructure, likelihood: Literal["normal", "student"] = "normal", folds: Any = ()) -> Task:
         return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds)
 
     def each(function: Any, tasks: Sequence[Task], desc: str) -> Sequence[Found]:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.specs.cells import Cells
-from rooffloor.validate.comparison.worker import GOOD_K
 from rooffloor.validate.published.printed_figures import PER_GPU
 
 type Array = NDArray[np.float64]
@@ -20,6 +19,8 @@ STUDY = PER_GPU
 CLOSE_ELPD = 4.0
 CLOSE_SE = 2.0
 """A structure predicts about as well as the best within so much elpd or so many standard errors of the difference."""
+GOOD_K = 0.7
+"""From a larger Pareto k on, PSIS-LOO is not to be trusted."""
 RESAMPLES = 40
 """Bootstrap samples of the cells that stacking weights are averaged over."""
 
@@ -81,7 +82,7 @@ def rank(
 
 def is_close(row: Mapping[str, Any]) -> bool:
     """Whether a structure predicts about as well as the best."""
-    return row["elpd"] is not None and -row["elpd_diff"] <= max(CLOSE_ELPD, CLOSE_SE * row["dse"])
+    return row["elpd"] is not None and not is_clear(row["elpd_diff"], row["dse"])
 
 
 def choose(rows: Sequence[Mapping[str, Any]]) -> str:

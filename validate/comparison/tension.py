@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 type Array = NDArray[np.float64]
 
@@ -73,8 +74,6 @@ def tension(cut: Mapping[str, ArrayLike], joint: Mapping[str, ArrayLike]) -> Ten
     ValueError
         The two do not hold the same constants, or none.
     """
-    from scipy import stats
-
     if set(cut) != set(joint) or not cut:
         raise ValueError(f"tension compares the same constants: {sorted(cut)} against {sorted(joint)}")
     names = list(cut)

@@ -7,23 +7,31 @@ Constants are free, one set for all SKUs; every fit goes through the gate. Resul
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
+from arviz_stats.base import array_stats
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.cut import cut
+from rooffloor.models.inference.cut_model import CutModels, cut_models
+from rooffloor.models.inference.gate import GateFailure
+from rooffloor.models.inference.prior_density import log_prior
+from rooffloor.models.inference.sampling import ESCALATION, Compiled, Fit, compile_model, fit_gated
+from rooffloor.models.inference.step_distribution import StepDistribution, efficiency_of, floors_of, step_distribution
+from rooffloor.models.inference.step_model import build_model
 from rooffloor.models.roof.kernels import Work
+from rooffloor.models.roof.roofline import work_ms
 from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.comparison.ranking import GOOD_K
 from rooffloor.validate.comparison.tension import shared_constants, tension
-
-if TYPE_CHECKING:
-    from rooffloor.models.inference.sampling import Compiled, Fit
-    from rooffloor.models.inference.step_distribution import StepDistribution
+from rooffloor.validate.estimates.prior_sensitivity import power_scaling
 
 type Array = NDArray[np.float64]
+type Mask = NDArray[np.bool_]
 
-GOOD_K = 0.7
 FEW = 5
 """Where more cells have a larger Pareto k, the posterior is drawn again at the next step of the escalation first."""
 FIT: dict[str, Any] = {"draws": 1000, "tune": 800, "chains": 4}
@@ -52,52 +60,51 @@ class Task:
     work: Work
     classes: Mapping[str, str]
     structure: FloorStructure
-    likelihood: str
+    likelihood: Literal["normal", "student"]
     seed: int
     anchor: str
-    folds: tuple[tuple[str, str, NDArray[np.bool_]], ...] = ()
+    folds: tuple[tuple[str, str, Mask], ...] = ()
 
-    def compiled(self) -> "Compiled":
+    def compiled(self) -> Compiled:
         from rooffloor.models.inference.sampling import compile_model
-        from rooffloor.models.inference.step_model import build_model
 
-        likelihood: Any = self.likelihood
-        model = build_model(self.cells, self.work, self.classes, self.structure, "free", likelihood=likelihood)
-        return compile_model(model)
+        data = self.cells, self.work, self.classes, self.structure
+        return compile_model(build_model(*data, "free", likelihood=self.likelihood))
+
+    def stages(self) -> CutModels:
+        """The models of the two stages of a cut at the anchor."""
+        data = self.cells, self.work, self.classes, self.structure
+        return cut_models(*data, self.anchor, likelihood=self.likelihood)
 
     def fit(
         self,
-        compiled: "Compiled",
+        compiled: Compiled,
         data: Mapping[str, ArrayLike] | None = None,
         *,
         more: int = 0,
         first: int = 0,
         shorter: bool = False,
-    ) -> "Fit":
+    ) -> Fit:
         """Gated fit with seed `seed` + `more`, from step `first` of the escalation; one that fails is returned too.
 
         `shorter`: that step's target_accept, with no more draws than the very first has.
         """
-        from rooffloor.models.inference.sampling import ESCALATION, fit_gated
-
         steps = ESCALATION[first:]
         if shorter:
             steps = tuple((target_accept, factor // steps[0][1]) for target_accept, factor in steps)
         return fit_gated(compiled, data, seed=self.seed + more, refuse=False, escalation=steps, cores=1, **FIT)
 
-    def without(self, compiled: "Compiled", out: NDArray[np.bool_]) -> dict[str, Array]:
+    def without(self, compiled: Compiled, out: Mask) -> dict[str, Array]:
         """The model's data without the cells of `out` [cell]."""
         return {n: v[~out] for n, v in compiled.data.items() if compiled.dims.get(n, ())[:1] == ("cell",)}
 
-    def distribution(self, posterior: Any, at: NDArray[np.bool_] | None = None) -> "StepDistribution":
+    def distribution(self, posterior: Any, at: Mask | None = None) -> StepDistribution:
         """What the draws say of the cells where `at` [cell] (default: of all)."""
-        from rooffloor.models.inference.step_distribution import step_distribution
-
         cells, work = (self.cells, self.work) if at is None else (self.cells.where(at), self.work.where(at))
         rng = np.random.default_rng(self.seed)
         return step_distribution(posterior, cells, self.classes, self.structure, rng, work=work)
 
-    def measured(self, at: NDArray[np.bool_] | None = None) -> Array:
+    def measured(self, at: Mask | None = None) -> Array:
         """Measured steps [cell], ms."""
         assert self.cells.step_ms is not None
         return self.cells.step_ms if at is None else self.cells.step_ms[at]
@@ -117,8 +124,6 @@ def leave_one_out(task: Task, posterior: Any) -> tuple[Array, Array, Array, Arra
 
     NaN with k = inf where a chain that did not move leaves no tail to smooth.
     """
-    from arviz_stats.base import array_stats
-
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     log = task.distribution(posterior).log_density(task.measured()).reshape(chains, draws, -1)
     try:
@@ -131,8 +136,6 @@ def leave_one_out(task: Task, posterior: Any) -> tuple[Array, Array, Array, Arra
 
 def score(task: Task) -> dict[str, ArrayLike]:
     """Fit and score: elpd of each cell (exact where PSIS is not to be trusted), constants, what is left over."""
-    from rooffloor.models.inference.sampling import ESCALATION
-
     compiled = task.compiled()
     fit = task.fit(compiled)
     elpd, k, p, log = leave_one_out(task, fit.posterior)
@@ -177,9 +180,6 @@ POSITIVE = ("l_half", "launch_ms", "latency_ms", "noise_relative")
 
 def _sensitivity(task: Task, posterior: Any, log: Array) -> list[dict[str, Any]]:
     """Power-scaling of what the fit says: constants, overlap, floors and how they grow, noise."""
-    from rooffloor.models.inference.prior_density import log_prior
-    from rooffloor.validate.estimates.prior_sensitivity import power_scaling
-
     logged = (*POSITIVE, *(("floor_ms",) if task.structure.positive else ()))
     quantities = {}
     for name in ("eta_bw", "eta_fa", "eta_tc", "q", "launch_share", "floor_ms", *POSITIVE):
@@ -201,9 +201,6 @@ def _leftover(task: Task, posterior: Any) -> dict[str, ArrayLike]:
     `informative`: share of cells whose T/H lies in [1/3, 3] at the posterior mean; only they tell added from
     overlapped (NaN for signed floors).
     """
-    from rooffloor.models.inference.step_distribution import efficiency_of, floors_of
-    from rooffloor.models.roof.roofline import work_ms
-
     found = task.distribution(posterior)
     z = (task.measured() - found.step_ms) / found.sd_ms
     T = work_ms(task.work, efficiency_of(posterior)).mean(0)
@@ -229,7 +226,7 @@ def _leftover(task: Task, posterior: Any) -> dict[str, ArrayLike]:
 # ---- refits without some cells ----------------------------------------------------------------------------------
 
 
-def folds(cells: Cells) -> tuple[tuple[str, str, NDArray[np.bool_]], ...]:
+def folds(cells: Cells) -> tuple[tuple[str, str, Mask], ...]:
     """(kind, name, cells left out [cell]): each model, each SKU, each (model, SKU), where others remain."""
     found = [("model", m, cells.model == m) for m in cells.models]
     found += [("gpu", g, cells.gpu == g) for g in cells.gpus]
@@ -265,14 +262,12 @@ def leave_out(task: Task) -> dict[str, ArrayLike]:
     return {"folds": np.array(rows, dtype=float).reshape(-1, 5)}
 
 
-def baseline_log_score(cells: Cells, out: NDArray[np.bool_]) -> float:
+def baseline_log_score(cells: Cells, out: Mask) -> float:
     """Joint log density of the steps left out under no model of the hardware.
 
     Least squares of log step on log batch and log context over the other cells, whatever their model and SKU, with
     its predictive Student t.
     """
-    from scipy import stats
-
     assert cells.step_ms is not None
     X = np.stack([np.ones(len(cells)), np.log(cells.batch), np.log(cells.context + 1.0)], -1)
     y = np.log(cells.step_ms)
@@ -291,23 +286,14 @@ def baseline_log_score(cells: Cells, out: NDArray[np.bool_]) -> float:
 
 def upstream(task: Task) -> dict[str, ArrayLike]:
     """Constants from the anchor's cells alone, `constant_*` (draw,): their distribution under the cut."""
-    fit = task.fit(_upstream_model(task), more=5)
+    fit = task.fit(compile_model(task.stages().upstream), more=5)
     constants: dict[str, ArrayLike] = {f"constant_{n}": v for n, v in shared_constants(fit.posterior).items()}
     return constants | {"passed": fit.passed, "failures": "; ".join(fit.attempts[-1].failures)}
 
 
-def _upstream_model(task: Task) -> "Compiled":
-    from rooffloor.models.inference.cut_model import cut_models
-    from rooffloor.models.inference.sampling import compile_model
-
-    likelihood: Any = task.likelihood
-    stages = cut_models(task.cells, task.work, task.classes, task.structure, task.anchor, likelihood=likelihood)
-    return compile_model(stages.upstream)
-
-
 def tension_reference(task: Task) -> dict[str, ArrayLike]:
     """Transfer tension of data sets simulated from the joint posterior, `statistic` [data set]; failed fits are NaN."""
-    compiled, alone = task.compiled(), _upstream_model(task)
+    compiled, alone = task.compiled(), compile_model(task.stages().upstream)
     drawn = task.distribution(task.fit(compiled).posterior).sample(np.random.default_rng(task.seed + 6))
     at = task.cells.model == task.anchor
     statistic = []
@@ -326,14 +312,7 @@ def cut_floors(task: Task) -> dict[str, ArrayLike]:
 
     `failed`: why the second stage was refused, if it was.
     """
-    from rooffloor.models.inference.cut import cut
-    from rooffloor.models.inference.cut_model import cut_models
-    from rooffloor.models.inference.gate import GateFailure
-    from rooffloor.models.inference.sampling import compile_model
-    from rooffloor.models.inference.step_distribution import floors_of
-
-    likelihood: Any = task.likelihood
-    stages = cut_models(task.cells, task.work, task.classes, task.structure, task.anchor, likelihood=likelihood)
+    stages = task.stages()
     first = task.fit(compile_model(stages.upstream), more=5)
     theirs = task.cells.model != task.anchor
     others, work = task.cells.where(theirs), task.work.where(theirs)

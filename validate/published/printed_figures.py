@@ -151,4 +151,5 @@ def _figure(row: Mapping[str, str | None], where: str) -> Figure:
     if text["unit"] == "percent" and value < 0:
         raise InputError(f"{where}, column value: expected a mean absolute error of 0 or more, got {value:g}")
     axes = {column: number(column) if (row[column] or "").strip() else None for column in ("batch", "context")}
-    return Figure(**axes, value=value, rounding=rounding, **text)
+    values: dict[str, Any] = text | axes | {"value": value, "rounding": rounding}
+    return Figure(**values)

@@ -89,10 +89,9 @@ def test_who_shares_a_floor() -> None:
 
 
 def test_prior_scales() -> None:
-    inversion = Inversion(INDEX, {}, ("H200",), Prior().scaled(floor=2.0), FloorStructure("gpu, model", "max"))
+    inversion = Inversion(INDEX, {}, ("H200",), Prior().scaled(2.0), FloorStructure("gpu, model", "max"))
     q = np.random.default_rng(3).standard_normal((4000, inversion.size))
     assert np.median(inversion.grids(q).floor) == pytest.approx(8.0, rel=0.06)
-    assert Prior().scaled(leftover=0.5).leftover == (0.03, 0.7)
 
 
 @pytest.mark.parametrize("blur", [0.1, 0.5, 1.0])
@@ -135,7 +134,7 @@ def test_tasks_with_the_same_answer_share_a_run() -> None:
     assert Task(by_class, INDEX, "H200").canonical.floor == FloorStructure("gpu", "max")
     assert Task(by_class, INDEX, "H100").canonical.floor == by_class
     assert Task(FloorStructure("none"), INDEX, "H100", "floors halved").canonical.scale == "default"
-    assert Task(FloorStructure("none"), INDEX, "H100", "leftovers halved").canonical.scale == "leftovers halved"
+    assert Task(by_class, INDEX, "H100", "floors halved").canonical.scale == "floors halved"
 
 
 # ---- what follows from the runs ---------------------------------------------------------------------------------

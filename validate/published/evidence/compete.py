@@ -5,7 +5,7 @@ It takes hours on the embedded study: `run` resumes where it was interrupted.
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,8 @@ from rooffloor.validate.published.imputation.readings import (
 )
 from rooffloor.validate.published.printed_figures import SKUS, PublishedFigures
 
-SCALES: Mapping[str, tuple[float, float]] = {
-    "default": (1.0, 1.0),
-    "floors halved": (0.5, 1.0),
-    "floors doubled": (2.0, 1.0),
-    "leftovers halved": (1.0, 0.5),
-    "leftovers doubled": (1.0, 2.0),
-}
-"""Factors on the prior scales of floors and leftovers (`Prior.scaled`)."""
+SCALES = {"default": 1.0, "floors halved": 0.5, "floors doubled": 2.0}
+"""Factors on the prior scales of floors."""
 
 INDICES = (Index(GRIDS[0], FEASIBLE_READINGS[0], ROOF, DISCREPANCIES[0]),)
 """One of the 24 feasible ways to read the study: a second one doubles hours of computing."""
@@ -67,13 +61,10 @@ class Task:
     @property
     def canonical(self) -> "Task":
         """The task with the same answer that is run: one GPU without the MoE has no classes, no floor no scale."""
-        floor, scale = self.floor, self.scale
+        floor = self.floor
         if self.gpu != "H100":
-            shared_by = "gpu" if floor.shared_by == "gpu, class" else floor.shared_by
-            floor = FloorStructure(shared_by, floor.combine)
-        if floor.sharing is None:
-            scale = "default" if scale.startswith("floors") else scale
-        return Task(floor, self.index, self.gpu, scale)
+            floor = FloorStructure("gpu" if floor.shared_by == "gpu, class" else floor.shared_by, floor.combine)
+        return Task(floor, self.index, self.gpu, self.scale if floor.sharing is not None else "default")
 
     def seeds(self, seed: int) -> list[int]:
         """Seeds of this task's run; the committed runs were named with a figure to leave out, here none."""
@@ -87,7 +78,7 @@ def compete(
     seed: int,
     structures: Sequence[FloorStructure] = STRUCTURES,
     indices: Sequence[Index] = INDICES,
-    scales: Sequence[str] = ("default", "floors halved", "floors doubled"),
+    scales: Sequence[str] = tuple(SCALES),
     gpus: tuple[str, ...] = SKUS,
     effort: Effort = EFFORT,
     light: Effort = LIGHT,
@@ -150,10 +141,8 @@ def compete(
 def _likelihood(asked: tuple[Task, Intervals, int, Effort]) -> dict[str, float]:
     """The marginal likelihood of one task."""
     task, intervals, seed, effort = asked
-    floor, leftover = SCALES[task.scale]
-    inversion = Inversion(
-        task.index, intervals, (task.gpu,), Prior().scaled(floor=floor, leftover=leftover), task.floor
-    )
+    prior = Prior().scaled(SCALES[task.scale])
+    inversion = Inversion(task.index, intervals, (task.gpu,), prior, task.floor)
     return dataclasses.asdict(marginal(inversion, seed=task.seeds(seed), effort=effort))
 
 

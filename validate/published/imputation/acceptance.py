@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooffloor.validate.common.files import write_text
 from rooffloor.validate.published.imputation.chains import Effort, sample_parts, summaries
 from rooffloor.validate.published.imputation.inversion import Inversion
 from rooffloor.validate.published.imputation.readings import (
@@ -146,8 +147,6 @@ def _compared(study: int, gpu: str, truth: Mapping[str, Array], draws: Mapping[s
 
 def save(result: Acceptance, folder: Path) -> None:
     """Write `acceptance.csv` (quantities) and `acceptance_studies.csv` into `folder`."""
-    from rooffloor.validate.common.files import write_text
-
     for name, table in (("acceptance", result.quantities), ("acceptance_studies", result.studies)):
         write_text(folder / f"{name}.csv", table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 

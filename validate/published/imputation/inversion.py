@@ -52,15 +52,10 @@ class Prior:
     free: float = 0.15
     """Under `Roof.free`: sd of log T around the roof; half the variance is a block's, half a cell's."""
 
-    def scaled(self, *, floor: float = 1.0, leftover: float = 1.0) -> "Prior":
-        """The same prior with floors and leftovers so many times as large."""
+    def scaled(self, floor: float) -> "Prior":
+        """The same prior with floors so many times as large."""
         median, sd = self.positive_floor_ms
-        return replace(
-            self,
-            floor_sd_ms=floor * self.floor_sd_ms,
-            positive_floor_ms=(floor * median, sd),
-            leftover=(leftover * self.leftover[0], self.leftover[1]),
-        )
+        return replace(self, floor_sd_ms=floor * self.floor_sd_ms, positive_floor_ms=(floor * median, sd))
 
 
 _JOINED = {"added": aggregates.ADDED, "added, H >= 0": aggregates.ADDED, "overlapped": aggregates.OVERLAPPED}

@@ -6,6 +6,7 @@ simulated studies how well the sampler's intervals cover the truth. Everything m
 aggregates*: it follows from the published figures and the stated priors, and is no measurement.
 """
 
+import gzip
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.models.roof.kernels import KERNELS
+from rooffloor.models.roof.kernels import KERNELS, stack_work
 from rooffloor.models.roof.roofline import Efficiency, combine
+from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.common.files import write_bytes, write_text
 from rooffloor.validate.published.imputation.chains import STORED, Effort, Part, parts_of, sample_parts
 from rooffloor.validate.published.imputation.inversion import CONSTANTS, Inversion
 from rooffloor.validate.published.imputation.readings import (
@@ -58,12 +61,9 @@ def assemble(parts: Sequence[Part], intervals: Intervals, number: int, seed: Seq
         order = np.concatenate([rng.permutation(chains) for _ in range(-(-tries // chains))])[:tries]
         picked.append(part.q[order, rng.integers(length, size=tries)])
     good = np.ones(tries, bool)
-    pooled = [r for r in BOUNDS if r.endswith("pooled") and r in intervals]
     if len(parts) > 1:
-        residuals: dict[str, Array] = {}
-        for part, q in zip(parts, picked, strict=True):
-            residuals |= part.inversion.figures(q)
-        for row in pooled:
+        residuals = {n: v for part, q in zip(parts, picked, strict=True) for n, v in part.inversion.figures(q).items()}
+        for row in (r for r in BOUNDS if r.endswith("pooled") and r in intervals):
             mean = np.mean([residuals[row.replace("pooled", gpu)] for gpu in SKUS], axis=0)
             low, high = intervals[row]
             good &= (mean >= low) & (mean <= high)
@@ -106,7 +106,7 @@ class Reconstruction:
 
     @property
     def text(self) -> str:
-        """The same, with the figures that do not return and the readings that are infeasible."""
+        """Text for a person: figures that do not return and readings that are infeasible."""
         unfit = [name for name, fits in self.readings.items() if not fits]
         lines = [repr(self), f"infeasible offset readings: {', '.join(unfit) or 'none'}"]
         for row in self.data["figures"]:
@@ -184,33 +184,29 @@ def _collect(
 ) -> Reconstruction:
     import pandas as pd
 
-    diagnostics, frames, checks = [], [], []
+    frames: list[pd.DataFrame] = []
+    diagnostics, checks = [], []
     weighted = sum(i.roof.name == chosen and all(p.q.size for p in parts) for i, parts in tried)
-    imputation = 0
     for index, parts in tried:
-        feasible = all(p.q.size for p in parts)
         for gpus, part in zip(parts_of(index), parts, strict=True):
             diagnostics.append(
                 index.labels()
                 | {"gpus": " + ".join(gpus), "feasible": bool(part.q.size), "worst_figure": part.worst_row}
                 | {name: getattr(part, name) for name in STORED if name not in ("q", "worst_row")}
             )
-        if not feasible:
+        if not all(part.q.size for part in parts):
             continue
         wanted = per_index if index.roof.name == chosen else max(1, per_index // 3)
         draws = assemble(parts, intervals, wanted, [*_seed_of(index, SKUS, seed), 1])
         count = len(draws[0])
         weight = 1.0 / (weighted * count) if index.roof.name == chosen and count else 0.0
         for k in range(count):
-            rows = [_frame(part.inversion, q[[k]]) for part, q in zip(parts, draws, strict=True)]
-            frame = pd.concat(rows, ignore_index=True)
-            labels: dict[str, Any] = {"imputation": imputation, **index.labels(), "weight": weight}
+            own = [(part.inversion, q[[k]]) for part, q in zip(parts, draws, strict=True)]
+            frame = pd.concat([_frame(*one) for one in own], ignore_index=True)
+            labels: dict[str, Any] = {"imputation": len(frames), **index.labels(), "weight": weight}
             frames.append(frame.assign(**labels)[[*labels, *frame.columns]])
-            found: dict[str, Array] = {}
-            for part, q in zip(parts, draws, strict=True):
-                found |= part.inversion.figures(q[[k]])
-            checks.append((weight, figures_of(frame, found)))
-            imputation += 1
+            found = {name: float(value[0]) for inversion, q in own for name, value in inversion.figures(q).items()}
+            checks.append((weight, found | _followed(frame, found)))
     return Reconstruction(pd.concat(frames, ignore_index=True), pd.DataFrame(diagnostics), _returned(figures, checks))
 
 
@@ -218,8 +214,7 @@ def _frame(inversion: Inversion, q: Array) -> "pd.DataFrame":
     """Cells of one draw in the measurement schema, with T_gpu and the constants behind it."""
     import pandas as pd
 
-    grids = inversion.grids(q)
-    cells = inversion.cells
+    grids, cells = inversion.grids(q), inversion.cells
     frame = pd.DataFrame(
         {
             "model": cells.model,
@@ -232,34 +227,25 @@ def _frame(inversion: Inversion, q: Array) -> "pd.DataFrame":
         }
     )
     for name in CONSTANTS:
-        values = grids.constants.get(name)
-        frame[name] = 0.0 if values is None else values[0, inversion.set_of_cell]
+        frame[name] = grids.constants[name][0, inversion.set_of_cell] if name in grids.constants else 0.0
     return frame
 
 
-def figures_of(frame: "pd.DataFrame", found: Mapping[str, Array]) -> dict[str, float]:
-    """Every published figure that an imputed study returns, by row name; those that are only checked included."""
-    out = {name: float(value[0]) for name, value in found.items()}
-    for model in {name.split()[1] for name in out if name.startswith("residual_mape")}:
-        own = [out[f"residual_mape {model} {gpu}"] for gpu in SKUS]
-        out[f"residual_mape {model} pooled"] = float(np.mean(own))
+def _followed(frame: "pd.DataFrame", found: Mapping[str, float]) -> dict[str, float]:
+    """Published figures of an imputed study that follow from its cells and other figures, by row name."""
+    out = {}
+    for model in {name.split()[1] for name in found if name.startswith("residual_mape")}:
+        out[f"residual_mape {model} pooled"] = float(np.mean([found[f"residual_mape {model} {gpu}"] for gpu in SKUS]))
     small = frame[frame["model"] == SMALL].groupby("gpu")
     out[f"gpu_compute_low {SMALL}"] = float(small["gpu_ms"].mean().min())
     out[f"gpu_compute_high {SMALL}"] = float(small["gpu_ms"].mean().max())
     out["step_typical unspecified"] = float(small["step_ms"].median()["A100-40GB"])
     moe = frame[frame["model"] == MOE]
-    out[f"dispatch_median {MOE}"] = float(np.median(dispatch_ms(moe)))
-    return out
-
-
-def dispatch_ms(moe: "pd.DataFrame") -> Array:
-    """Time of router and dispatch without launch latency, ms, shape (cell,), under each row's own constants."""
-    from rooffloor.models.roof.kernels import stack_work
-    from rooffloor.models.specs.cells import Cells
-
     cells = Cells.from_columns(list(moe["model"]), list(moe["gpu"]), moe["batch"], moe["context"])
+    # Without launch latency, under each row's own constants.
     kernels = combine(stack_work(cells, experts="active"), Efficiency(eta_bw=moe["eta_bw"].to_numpy()))
-    return kernels[:, KERNELS.index("router")] + kernels[:, KERNELS.index("dispatch")]
+    dispatch = kernels[:, KERNELS.index("router")] + kernels[:, KERNELS.index("dispatch")]
+    return out | {f"dispatch_median {MOE}": float(np.median(dispatch))}
 
 
 def _returned(figures: PublishedFigures, checks: Sequence[tuple[float, dict[str, float]]]) -> "pd.DataFrame":
@@ -296,12 +282,7 @@ TABLE = "imputed_grids.csv.gz"
 
 def save(result: Reconstruction, folder: Path) -> None:
     """Write the three tables; the cells compressed, with 8 significant digits and no time stamp inside."""
-    import gzip
-
-    from rooffloor.validate.common.files import write_bytes, write_text
-
     text = result.cells.to_csv(index=False, float_format="%.8g", lineterminator="\n")
-    folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / TABLE, gzip.compress(text.encode(), compresslevel=9, mtime=0))
     for name in ("indices", "figures"):
         table = getattr(result, name).to_csv(index=False, float_format="%.6g", lineterminator="\n")
