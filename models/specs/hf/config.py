@@ -44,9 +44,7 @@ def read_config(config: str | Path | Mapping[str, Any], name: str | None = None)
         with contextlib.suppress(OSError, ValueError):  # no possible name of a file; reading it says so
             path = path / "config.json" if path.is_dir() else path
         where = inputs.called(path)
-        table = inputs.parsed(
-            path, _LARGEST_FILE, lambda text: json.loads(text, object_pairs_hook=_object), "config.json"
-        )
+        table = inputs.parsed(path, _LARGEST_FILE, partial(json.loads, object_pairs_hook=_object), "config.json")
         if not isinstance(table, dict):
             raise ValueError(f"{where}: expected a JSON object, got {type(table).__name__}")
         default_name = path.parent.name if path.stem == "config" else path.stem.removesuffix("_config")
