@@ -115,6 +115,11 @@ class FloorStructure:
     ------
     ValueError
         A name that is not registered (the message lists those that are), or signed and positive floors mixed.
+
+    Examples
+    --------
+    >>> print(FloorStructure("gpu, model", "overlapped"))
+    floor per (gpu, model), overlapped
     """
 
     shared_by: str = "gpu, class"
@@ -182,6 +187,10 @@ class FloorStructure:
         labels = tuple(dict.fromkeys(label))
         code = np.array([labels.index(one) for one in label], dtype=np.int64)
         return Groups(self.sharing.dim, labels, code[cells.model_code])
+
+
+PER_MODEL = FloorStructure("gpu, model", "added")
+"""What the hypotheses are tested under: a floor of each model on each SKU."""
 
 
 @dataclass(frozen=True, eq=False)

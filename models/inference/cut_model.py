@@ -45,6 +45,7 @@ def cut_models(
     structure: FloorStructure,
     anchor: str,
     *,
+    constants: Literal["free", "free per gpu"] = "free",
     priors: Priors = DEFAULT_PRIORS,
     query_heads: bool = False,
     likelihood: Literal["normal", "student"] = "normal",
@@ -60,7 +61,7 @@ def cut_models(
     Raises
     ------
     ValueError
-        The anchor has no cells, or nothing else has.
+        The anchor has no cells, or nothing else has; or constants are per SKU, and it has none on one.
     """
     is_anchor = cells.model == anchor
     if not is_anchor.any() or is_anchor.all():
@@ -72,18 +73,22 @@ def cut_models(
     floor = structure if keep else replace(structure, shared_by="gpu")
     options: dict[str, Any] = {"priors": priors, "likelihood": likelihood}
     upstream = build_model(
-        here, work.where(is_anchor), classes, floor, "free", query_heads=query_heads, base=base, **options
+        here, work.where(is_anchor), classes, floor, constants, query_heads=query_heads, base=base, **options
     )
     other = work.where(~is_anchor)
     known = None
     if structure.sharing is not None:
         launches = float(launches_of(work.where(is_anchor)).mean())
         known = KnownFloors(anchor, dict.fromkeys(here.gpus, 1.0), launches=launches)
+    if constants == "free per gpu" and (lacking := [gpu for gpu in there.gpus if gpu not in here.gpus]):
+        raise ValueError(f"constants of {lacking[0]} are unknown: the anchor {anchor!r} has no cells there")
+    code = np.array([here.gpus.index(gpu) for gpu in there.gpu]) if constants == "free per gpu" else None
     start = work_ms(other, base or Efficiency.peak())
     downstream = build_model(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
 
     def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
-        data = {"gpu_ms": work_ms(other, efficiency_of(draw, base))[0]}
+        one = {name: np.asarray(value)[None, None] for name, value in draw.items()}
+        data = {"gpu_ms": work_ms(other, efficiency_of(one, base, code))[0]}
         if known is not None:
             data["anchor_floor_ms"] = draw["floor_ms"]
         if "q" in draw:

@@ -18,13 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.special import ndtr, ndtri, stdtrit
 
-from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.floor.structures import PER_MODEL, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.specs.cells import Cells
 
 type Array = NDArray[np.float64]
 
-PER_MODEL = FloorStructure("gpu, model")
 ROUNDS = 4
 """Rounds that fit the proposal before the last one."""
 FREEDOM = 5.0

@@ -6,7 +6,9 @@ which `manifold.sample` moves. All grids are block-major: ten (model, GPU) block
 `aggregates`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,7 @@ from rooffloor.validate.published.imputation.readings import (
     Intervals,
     row_names,
 )
-from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, MOE, SKUS
+from rooffloor.validate.published.printed_figures import A100, ANCHOR, CELLS, H100, MOE, SKUS
 
 type Array = NDArray[np.float64]
 
@@ -58,10 +60,7 @@ class Prior:
         return replace(self, floor_sd_ms=floor * self.floor_sd_ms, positive_floor_ms=(floor * median, sd))
 
 
-_JOINED = {"added": aggregates.ADDED, "added, H >= 0": aggregates.ADDED, "overlapped": aggregates.OVERLAPPED}
-_JOINED["max"] = aggregates.MAX
-
-
+_JOINED = {"added, H >= 0": aggregates.ADDED, "overlapped": aggregates.OVERLAPPED, "max": aggregates.MAX}
 CONSTANTS = ("eta_bw", "eta_fa", "l_half", "latency_ms")
 """The study's constants that its grid can see. At B <= 16 no GEMM is compute-bound: eta_tc stays at 1, unseen."""
 
@@ -131,7 +130,8 @@ class Inversion:
         signed = floor.sharing is None or not floor.positive
         floor_sd = 0.0 if floor.sharing is None else prior.floor_sd_ms if signed else prior.positive_floor_ms[1]
         sets = len(self.gpus) if roof.per_gpu else 1
-        smooth = np.exp(-0.5 * (_log_gap(self.points) ** 2).sum(-1) / np.log(8.0) ** 2)
+        logs = np.log(self.points)
+        smooth = np.exp(-0.5 * ((logs[:, None, :] - logs[None, :, :]) ** 2).sum(-1) / np.log(8.0) ** 2)
         share = self.index.discrepancy.smooth_share
         reading = READINGS[self.index.reading]
         medians = np.array([getattr(prior, name)[0] for name in CONSTANTS])
@@ -163,7 +163,7 @@ class Inversion:
             kind=np.array([f.kind for f in figures]),
             block=np.array([f.block for f in figures]),
             source=np.array([f.source for f in figures]),
-            weight=np.array([np.zeros(CELLS) if f.weight is None else f.weight for f in figures]),
+            weight=np.array([f.weight for f in figures]),
             members=np.array([f.members for f in figures]),
             middle=np.where(free, 0.0, 0.5 * (bounds[:, 0] + np.where(free, 0.0, bounds[:, 1]))),
             half=0.5 * (bounds[:, 1] - bounds[:, 0]),
@@ -198,24 +198,20 @@ class Inversion:
         if quantity == "residual_mape":
             return _Figure(aggregates.SHIFTED, at(model, gpu), at(ANCHOR, gpu))
         if quantity in ("self_floor", "self_floor_mape"):
-            own = at(model, "H100" if model == MOE else "A100-40GB")
+            own = at(model, H100 if model == MOE else A100)
             return _Figure(aggregates.OFFSET if quantity == "self_floor" else aggregates.SHIFTED, own, own)
         if quantity == "cell":
-            own = at(MOE, "H100")
+            own, named = at(MOE, H100), np.flatnonzero((self.points == NAMED_CELL).all(1))
             kind = {"measured": aggregates.STEPS, "predicted": aggregates.PREDICTED, "error": aggregates.ERROR}[model]
-            return _Figure(kind, own, own, only(int(np.flatnonzero((self.points == NAMED_CELL).all(1))[0])))
+            return _Figure(kind, own, own, only(*named))
         if quantity == "step_typical":
-            own = at(MOE, "H100")
-            return _Figure(aggregates.STEPS, own, own, np.full(CELLS, 1.0 / CELLS))
-        if quantity == "small_batch_step":
-            return _Figure(
-                aggregates.STEPS, at(model, "H100"), at(model, "H100"), only(np.lexsort((context, batch))[0])
-            )
-        if quantity == "long_context_rise":
-            big = np.flatnonzero(batch == batch.max())
-            own, long, short = at(model, "A100-40GB"), big[np.argmax(context[big])], big[np.argmin(context[big])]
-            return _Figure(aggregates.STEPS, own, own, only(long) - only(short))
-        raise ValueError(f"unknown figure {name!r}")
+            own, weight = at(MOE, H100), np.full(CELLS, 1.0 / CELLS)
+        elif quantity == "small_batch_step":
+            own, weight = at(model, H100), only(np.lexsort((context, batch))[0])
+        else:  # long_context_rise
+            own, big = at(model, A100), np.flatnonzero(batch == batch.max())
+            weight = only(big[np.argmax(context[big])]) - only(big[np.argmin(context[big])])
+        return _Figure(aggregates.STEPS, own, own, weight)
 
     def manifold(self, widen: float = 1.0, blur: float = 0.0) -> Manifold:
         """All q that return the figures, every rounding interval made wider by `widen`.
@@ -256,19 +252,14 @@ class Inversion:
         return dict(zip(self.names, np.array(values).T, strict=True))
 
 
-@dataclass(frozen=True)
-class _Figure:
+class _Figure(NamedTuple):
     """One row of `aggregates.Tables`."""
 
     kind: int
     block: int = 0
     source: int = 0
-    weight: Array | None = None
-    members: tuple[int, ...] | list[int] = (0, 0, 0)
-
-
-def _log_gap(points: Array) -> Array:
-    return np.log(points)[:, None, :] - np.log(points)[None, :, :]
+    weight: Array = np.zeros(CELLS)
+    members: Sequence[int] = (0, 0, 0)
 
 
 def _linear_work(work: Work) -> Array:
