@@ -43,9 +43,13 @@ class OwnRows:
     mode: str | None
     among: tuple[GpuSpec, ...] = ()
 
-    def read(self, measured: str | Path | pd.DataFrame) -> tuple[Measurements, ModelShapes]:
+    def read(self, measured: str | Path | pd.DataFrame | Measurements) -> tuple[Measurements, ModelShapes]:
         """The rows that can be used, and the shapes under the name that the file has for them."""
-        if self.format == "schema":
+        if isinstance(measured, Measurements):
+            name = str(measured.provenance.get("file"))
+            shapes = renamed(self.shapes, self._own_name(csvfile.Table(name, measured.frame)))
+            found = replace(measured, gpus={**measured.gpus, **({} if self.gpu is None else {self.gpu.name: self.gpu})})
+        elif self.format == "schema":
             table = schema.table_of(measured)
             table, shapes = self._completed(table)
             found = load_measurements(table, names=self._names(shapes), stack=self.stack, mode=self.mode)

@@ -11,14 +11,14 @@ from rooffloor.validate.common.runner import run
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.published.printed_figures import SKUS
 from rooffloor.validate.simulation.family import Planted, planted
-from rooffloor.validate.simulation.sbc import STUDY_GRID
+from rooffloor.validate.simulation.hypotheses import GRID
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer.error_rates import IMPUTED, KNOWN, TRUTHS, CheckRates
 from rooffloor.validate.transfer.statements import VERDICTS
 from rooffloor.validate.transfer.verdict import judge
 
 DESIGNS: Mapping[str, tuple[tuple[int, int], ...]] = {
-    "15": STUDY_GRID,
+    "15": GRID,
     "5": ((1, 512), (1, 8192), (4, 2048), (16, 512), (16, 8192)),
     "3": ((1, 512), (4, 2048), (16, 8192)),
 }

@@ -11,20 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
+from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import EXPERTS, Experts, decode_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
-from rooffloor.validate.estimates.cell_draws import OWN_NOISE, Draws
+from rooffloor.validate.estimates.cell_draws import OWN_NOISE
 from rooffloor.validate.hypotheses.absorption import directions
-from rooffloor.validate.hypotheses.hypotheses import OFFSET_SD_MS, SLOPE_SD
+from rooffloor.validate.hypotheses.h3 import OFFSET_SD_MS, SLOPE_SD
+
+if TYPE_CHECKING:
+    from rooffloor.validate.transfer.family_fit import Family
 
 type Array = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
@@ -179,28 +183,12 @@ class Gap:
         return _Told.of(self)
 
 
-def gap(
-    draws: Draws,
-    model: str,
-    masks: Sequence[Mask],
-    shapes: ModelShapes | None = None,
-    gpus: Mapping[str, GpuSpec] | None = None,
-    efficiency: Mapping[str, Efficiency] | None = None,
-    experts: Experts = "active",
-    join: Join | None = None,
-    known_sd_ms: Array | None = None,
-) -> Gap:
+def gap(family: "Family", masks: Sequence[Mask], join: Join | None = None) -> Gap:
     """What is to be explained: the cells of a family on the GPUs whose masks are given, in their order.
 
-    Parameters
-    ----------
-    join : Join, optional
-        Around which floors steps are linear; default: floors are added.
-    known_sd_ms : array [cell], optional
-        Known measurement uncertainty, ms.
-
-    The others as in `transfer.judge`.
+    `join` says around which floors steps are linear; by default floors are added.
     """
+    draws = family.draws
     order = np.concatenate([np.flatnonzero(mask) for mask in masks])
     sku = np.repeat(np.arange(len(masks)), [int(mask.sum()) for mask in masks])
     weight, y = draws.weight, draws.step_ms[0, order]
@@ -208,7 +196,6 @@ def gap(
     predicted = draws.gpu_ms[:, order] + draws.anchor_floor_ms[:, order]
     off = predicted - weight @ predicted
     root = _compressed(np.sqrt(weight) * off.T)
-    known_sd = np.zeros(len(order)) if known_sd_ms is None else known_sd_ms[order]
     own_anchor = draws.cells.model == draws.anchor
     same_gpu = own_anchor & np.isin(draws.cells.gpu, draws.cells.gpu[order])
     anchor = np.flatnonzero(same_gpu if same_gpu.any() else own_anchor)
@@ -219,7 +206,7 @@ def gap(
     common = (OWN_NOISE * noise[0] ** 2 + sum(left)) / (OWN_NOISE + sum(freedom))
     own = [(OWN_NOISE + squares / common) / (OWN_NOISE + free) for squares, free in zip(left, freedom, strict=True)]
     scale = np.concatenate(fitted) * np.sqrt(own)[sku]
-    columns = _columns(draws, order, sku, T, shapes, gpus or {}, efficiency or {}, experts)
+    columns = _columns(family, order, sku, T)
     left_over, floor = y - weight @ predicted, np.ones(len(order))
     if join is not None:
         floor = join.by_floor[order]
@@ -228,7 +215,7 @@ def gap(
         left_over = y - join.step_ms[order] + floor * join.above_ms[order]
         columns = {name: column * join.by_gpu_ms[order] for name, column in columns.items()}
     columns, names = _distinct(columns, 1.0 / scale)
-    return Gap(left_over, floor, root, known_sd, scale, noise, sku, columns, names)
+    return Gap(left_over, floor, root, family.known_sd_ms[order], scale, noise, sku, columns, names)
 
 
 def _compressed(root: Array) -> Array:
@@ -286,30 +273,16 @@ def error_columns(
     return found
 
 
-def _columns(
-    draws: Draws,
-    order: NDArray[np.int64],
-    sku: NDArray[np.int64],
-    T: Array,
-    shapes: ModelShapes | None,
-    gpus: Mapping[str, GpuSpec],
-    efficiency: Mapping[str, Efficiency],
-    experts: Experts,
-) -> dict[str, Array]:
-    """Column of each error, ms.
-
-    Without shapes they are T_gpu, and for the weights the least T_gpu on each GPU.
-    """
-    found = {WHOLE: T}
-    names = draws.cells.gpu[order]
-    if shapes is not None and all(gpu in gpus and gpu in efficiency for gpu in names):
-        for gpu in dict.fromkeys(names.tolist()):
-            at = order[names == gpu]
-            batch, context = draws.cells.batch[at], draws.cells.context[at]
-            for name, column in error_columns(shapes, gpus[gpu], batch, context, efficiency[gpu], experts).items():
-                found.setdefault(name, np.zeros_like(T))[names == gpu] = column
-    else:
-        found[WEIGHTS] = np.array([T[sku == k].min() for k in range(sku.max() + 1)])[sku]
+def _columns(family: "Family", order: NDArray[np.int64], sku: NDArray[np.int64], T: Array) -> dict[str, Array]:
+    """Column of each error, ms."""
+    cells = family.draws.cells
+    found, names = {WHOLE: T}, cells.gpu[order]
+    for gpu in dict.fromkeys(names.tolist()):
+        at = order[names == gpu]
+        axes = cells.batch[at], cells.context[at]
+        columns = error_columns(family.shapes, family.gpus[gpu], *axes, family.efficiency[gpu], family.experts)
+        for name, column in columns.items():
+            found.setdefault(name, np.zeros_like(T))[names == gpu] = column
     return scaled(found, T, sku)
 
 
@@ -414,7 +387,7 @@ class _Told:
         known = np.concatenate([table, gap.root_ms], -1)
         gram, log_size = np.empty((len(z), table.shape[1], table.shape[1])), np.empty(len(z))
         for k, one in enumerate(sigma):  # the inverse of diag(v) + R R', by Woodbury
-            variance = (one * gap.scale_ms) ** 2 + gap.known_sd_ms**2
+            variance = variance_ms2(gap.scale_ms, one, known_sd_ms=gap.known_sd_ms)
             whole = (known.T / variance) @ known
             n = table.shape[1]
             inner = whole[n:, n:] + np.eye(whole.shape[0] - n)

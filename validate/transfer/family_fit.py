@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.one_pair import FloorFit, fit_floor
 from rooffloor.models.roof.kernels import Experts, decode_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
@@ -231,7 +232,7 @@ def _part(
     """A part from batch, context and step [draw or 1, cell], T_gpu, its own, the anchor's and the calibrated floor."""
     batch, context, step = (np.broadcast_to(values, gpu_ms.shape) for values in axes)
     mean = posterior.step_ms(gpu_ms, floors[0])
-    sd = np.sqrt((noise[:, None] * mean) ** 2 + known_sd_ms**2)
+    sd = np.sqrt(variance_ms2(mean, noise[:, None], known_sd_ms=known_sd_ms))
     return _Part(*pair, batch, context, step, gpu_ms, *floors, sd, known_sd_ms)
 
 

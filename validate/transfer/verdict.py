@@ -5,8 +5,8 @@ error of one part of T_gpu, or both. Their posterior weights, those of sizes bey
 error under the anchor's floor make the verdict.
 
 Which explanations cannot be told apart is left to the evidence: on one GPU a floor and an error of the weights'
-bandwidth are the same column (DESIGN section 5), on several the latter is proportional to each GPU's weight time.
-Under a free floor the slope sees only what varies over the grid; the pattern of levels over GPUs tells the rest.
+bandwidth are the same column, on several the latter is proportional to each GPU's weight time. Under a free floor the
+slope sees only what varies over the grid; the pattern of levels over GPUs tells the rest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,36 +17,40 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
-from rooffloor.models.roof.kernels import Experts
-from rooffloor.models.roof.roofline import Efficiency
-from rooffloor.models.specs.gpus import GpuSpec
-from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.estimates.estimate import LEVELS, Estimate, tails
-from rooffloor.validate.hypotheses.hypotheses import (
-    PRIOR_SCALES,
-    SLOPE_SD,
-    by_unit,
-    level_error,
-    pooled_below,
-    say,
-    slope,
-)
+from rooffloor.validate.hypotheses.h3 import PRIOR_SCALES, SLOPE_SD
+from rooffloor.validate.hypotheses.level import by_unit, level_error, pooled_below
+from rooffloor.validate.hypotheses.slope import slope
 from rooffloor.validate.study.margins import Margins
+from rooffloor.validate.transfer import words
 from rooffloor.validate.transfer.explanations import (
     BETWEEN_SIZE,
     MECHANISMS,
     OWN,
     WEIGHTS,
-    WHOLE,
     Explanation,
     Gap,
     Join,
     explanations,
     gap,
 )
-from rooffloor.validate.transfer.family_fit import Around, Family
+from rooffloor.validate.transfer.family_fit import Family
+from rooffloor.validate.transfer.statements import (
+    FLOOR_OR_ERROR,
+    FLOOR_OR_WEIGHTS,
+    INDISTINGUISHABLE,
+    MISMATCH,
+    RECALIBRATE,
+    SLOPE,
+    TRANSFERS,
+    UNDECIDED,
+    UNDER_ANY_FLOOR,
+    UNSEEN,
+    VERDICTS,
+    WITHIN_OR_NOT,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,14 +59,11 @@ if TYPE_CHECKING:
 type Array = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
 
-TRANSFERS, RECALIBRATE, MISMATCH = "transfers", "recalibrate the floor", "shape mismatch"
-INDISTINGUISHABLE, UNDECIDED = "floor or weight bandwidth, indistinguishable", "undecided"
-VERDICTS = (TRANSFERS, RECALIBRATE, MISMATCH, INDISTINGUISHABLE, UNDECIDED)
-
 BETWEEN = 1.25
 """Scale of the half-Cauchy between-GPU sd of levels (that of H1), in margins."""
 SUSPECT = 0.2
 """With more than this probability of an error that the slope shows, the level alone makes no verdict."""
+MARGINS_USED = ("h1_points", "h1_absolute", "slope_rope", "probability", "label")
 
 
 @dataclass(frozen=True)
@@ -71,36 +72,40 @@ class Verdict:
 
     Attributes
     ----------
-    model : str
-    verdict : str
-        One of `VERDICTS`.
-    probabilities : mapping of verdict to float
-        Posterior probability of each verdict's statement. "floor or weight bandwidth" contains "recalibrate the floor"
-        and shares mass with "shape mismatch": it says that the level is off and that no other error of T_gpu alone does
-        it, whatever the slope; "undecided" is what the first three leave: a level off by an error within the margin, or
-        one that may be within its margins or not.
-    per_sku : list of dict
-        The same by GPU (from its cells alone), with the level, the slope and the floor.
-    sentences : tuple of str
     data : dict
         Everything, ready for JSON.
     """
 
-    model: str
-    verdict: str
-    probabilities: Mapping[str, float]
-    per_sku: list[dict[str, Any]]
-    sentences: tuple[str, ...]
     data: dict[str, Any]
 
     def __repr__(self) -> str:
         gpus = ", ".join(f"{row['gpu']}: {row['verdict']}" for row in self.per_sku)
-        return f"Verdict({self.model}: {self.verdict}; {gpus})"
+        return f"Verdict({self.data['model']}: {self.verdict}; {gpus})"
 
     @property
-    def summary(self) -> str:
-        """The verdict and its sentences, as text."""
-        return "\n".join([f"{self.model}: {self.verdict}", *self.sentences])
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        return str(self.data["verdict"])
+
+    @property
+    def probabilities(self) -> Mapping[str, float]:
+        """Posterior probability of each verdict's statement.
+
+        "floor or weight bandwidth" contains "recalibrate the floor" and shares mass with "shape mismatch": it says that
+        the level is off and that no other error of T_gpu alone does it, whatever the slope; "undecided" is what the
+        first three leave: a level off by an error within the margin, or one that may be within its margins or not.
+        """
+        return dict(self.data["probabilities"])
+
+    @property
+    def per_sku(self) -> list[dict[str, Any]]:
+        """The same by GPU (from its cells alone), with the level, the slope and the floor."""
+        return list(self.data["per_sku"])
+
+    @property
+    def text(self) -> str:
+        """The verdict and its sentences."""
+        return "\n".join([f"{self.data['model']}: {self.verdict}", *self.data["sentences"]])
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per GPU and one for all: verdict, probabilities, slope and floor with their 90 % intervals."""
@@ -125,47 +130,18 @@ class Verdict:
         return verdicts(self.data, ax=ax)
 
 
-def judge(
-    draws: Draws,
-    margins: Margins,
-    model: str,
-    *,
-    shapes: ModelShapes | None = None,
-    gpus: Mapping[str, GpuSpec] | None = None,
-    efficiency: Mapping[str, Efficiency] | None = None,
-    experts: Experts = "active",
-    around: Around | None = None,
-    known_sd_ms: Array | None = None,
-) -> Verdict:
+def judge(family: Family, margins: Margins) -> Verdict:
     """Say per GPU and overall whether the anchor's calibration transfers to a family.
 
-    Parameters
-    ----------
-    draws : Draws
-        Of measured cells. T_gpu should be the anchor's (treatment "cut" or fixed constants): where the family's cells
-        took part in the constants, they have moved T_gpu towards themselves.
-    margins : Margins
-    model : str
-        The family, as named in `draws`.
-    shapes : ModelShapes, optional
-        Of the family; with `gpus` and `efficiency` (numbers, see `absorption.mean_efficiency`), by the names of GPUs in
-        `draws`, more errors of T_gpu are tried and named.
-    experts : {"active", "distinct", "balanced"}
-        As T_gpu was computed.
-    around : Around, optional
-        Where floors overlap; default: they are added.
-    known_sd_ms : array [cell], optional
-        Known measurement uncertainty of the cells, ms.
-
-    Returns
-    -------
-    Verdict
+    T_gpu in its draws should be the anchor's (treatment "cut" or fixed constants): where the family's cells took part
+    in the constants, they have moved T_gpu towards themselves.
 
     Raises
     ------
     InputError
         The cells are imputed, or the family was measured on no GPU on which the anchor was.
     """
+    draws, model, around = family.draws, family.model, family.around
     if draws.label == IMPUTED:
         raise InputError("a verdict on a family needs measured cells, not imputed ones")
     masks = {g: mask for m, g, mask in draws.pairs() if m == model and draws.has_anchor(mask)}
@@ -176,58 +152,36 @@ def judge(
             f"in the data: {known}"
         )
     found = list(masks.values())
-    joins = (None, None) if around is None else (around.anchor, around.own)
-    gaps = [
-        gap(draws, model, found, shapes, gpus, efficiency, experts, join, known_sd_ms) for join in dict.fromkeys(joins)
-    ]
-    levels = _Levels.of(draws, masks, around)
+    gaps = [gap(family, found, join) for join in ((None,) if around is None else (around.anchor, around.own))]
+    levels = _Levels.of(family, masks)
     branch = draws if around is None else _own_branch(draws, around.own)
     rows = []
     for k, (gpu, mask) in enumerate(masks.items()):
         some = [one.where(one.sku == k) for one in gaps]
         row = _judged(draws, branch, margins, gpu, [mask], some, levels.where([k]))
-        rows.append(row | {"sentence": f"{gpu}: {_words(row, margins, brief=len(masks) > 1)}"})
+        rows.append(row | {"sentence": f"{gpu}: {words.sentence(row, margins, brief=len(masks) > 1)}"})
     several = len(rows) > 1
     overall = _judged(draws, branch, margins, "all", found, gaps, levels) if several else rows[0] | {"gpu": "all"}
     anchors = [mask for g in masks if (mask := draws.mask(draws.anchor, g)).sum() > 1]
-    theirs = pooled_slope(branch, anchors, margins)["slope"] if anchors else None
-    overall |= {"anchor_slope": theirs}
+    overall |= {"anchor_slope": pooled_slope(branch, anchors, margins)["slope"] if anchors else None}
     split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
     if split and overall["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
         overall |= {"verdict": UNDECIDED, "undecided": f"slope: a shape mismatch on {', '.join(split)} alone"}
-    opening = f"{model} on {' and '.join(masks)}: {_words(overall, margins)}"
+    opening = f"{model} on {' and '.join(masks)}: {words.sentence(overall, margins)}"
     each = [row["sentence"] for row in rows] if several else []
-    sentences = (opening, *each, *_notes(gaps[0], overall))
-    data = {
-        "model": model,
-        "anchor": draws.anchor,
-        "verdict": overall["verdict"],
-        "probabilities": overall["probabilities"],
-        "overall": overall,
-        "per_sku": rows,
-        "sentences": list(sentences),
-        "label": draws.label,
-        "margins": {name: getattr(margins, name) for name in MARGINS_USED},
-    }
-    return Verdict(model, overall["verdict"], overall["probabilities"], rows, sentences, data)
-
-
-def judge_family(found: Family, margins: Margins) -> Verdict:
-    """`judge` of a family that was fitted beside a calibration."""
-    return judge(
-        found.draws,
-        margins,
-        found.model,
-        shapes=found.shapes,
-        gpus=found.gpus,
-        efficiency=found.efficiency,
-        experts=found.experts,
-        around=found.around,
-        known_sd_ms=found.known_sd_ms,
+    return Verdict(
+        {
+            "model": model,
+            "anchor": draws.anchor,
+            "verdict": overall["verdict"],
+            "probabilities": overall["probabilities"],
+            "overall": overall,
+            "per_sku": rows,
+            "sentences": [opening, *each, *words.notes(gaps[0], overall)],
+            "label": draws.label,
+            "margins": {name: getattr(margins, name) for name in MARGINS_USED},
+        }
     )
-
-
-MARGINS_USED = ("h1_points", "h1_absolute", "slope_rope", "probability", "label")
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +195,8 @@ class _Levels:
     floor_ms: Array
 
     @classmethod
-    def of(cls, draws: Draws, masks: Mapping[str, Mask], around: Around | None) -> "_Levels":
+    def of(cls, family: Family, masks: Mapping[str, Mask]) -> "_Levels":
+        draws, around = family.draws, family.around
         level = np.stack([level_error(draws, mask, draws.calibrated_ms) for mask in masks.values()], -1)
         anchor = draws.cells.model == draws.anchor
         theirs = [own if (own := draws.mask(draws.anchor, gpu)).any() else anchor for gpu in masks]
@@ -382,19 +337,16 @@ def _decided(
     }
 
 
-UNSEEN = "slope: T_gpu varies too little over the cells"
-
-
 def _open(beyond: float, errors: Mapping[str, float], level: _Level, margins: Margins) -> str:
     """What an undecided verdict leaves open."""
     if max(beyond, 1.0 - beyond) < margins.probability:
         by_weights = errors.get(WEIGHTS, 0.0) > 0.5 * beyond
-        return "level: a floor or the weights' bandwidth" if by_weights else "slope"
+        return FLOOR_OR_WEIGHTS if by_weights else SLOPE
     if max(min(level.holds, 1.0 - level.off), level.off) < margins.probability:
-        return "level: within the margins or not"
+        return WITHIN_OR_NOT
     if level.off - level.by_floor > 0.5:
-        return "level: off under any floor, these steps vary more than the anchor's"
-    return "level: another floor, or an error of T_gpu within the margin"
+        return UNDER_ANY_FLOOR
+    return FLOOR_OR_ERROR
 
 
 def _mechanism(found: Sequence[Explanation], name: str, weight: float) -> dict[str, Any]:
@@ -443,88 +395,3 @@ def pooled_slope(draws: Draws, masks: Sequence[Mask], margins: Margins) -> dict[
     low, high = below(np.array([1.0 - margins.slope_rope, 1.0 + margins.slope_rope]))
     estimate = Estimate(middle, "slope of y on T_gpu with a free floor, mean over GPUs", "1", intervals)
     return {"slope": estimate.data, "slope_in_rope": float(high - low)}
-
-
-# ---- words ------------------------------------------------------------------------------------------------------
-
-
-_OPEN = {
-    UNSEEN: "whether T_gpu is right, which varies too little over these cells",
-    "level: a floor or the weights' bandwidth": "another floor or the weights' bandwidth",
-    "level: within the margins or not": "whether the error of the steps is within the margins",
-    "level: off under any floor, these steps vary more than the anchor's": "no floor of its own brings the error down, "
-    "these steps vary more than the anchor's",
-}
-"""What is open, in words that need no others."""
-
-
-def _words(row: Mapping[str, Any], margins: Margins, *, brief: bool = False) -> str:
-    """One sentence on some GPUs; the brief one leaves out what stands in a table beside it."""
-    p = row["probabilities"]
-    verdict, rope = row["verdict"], f"{100 * margins.slope_rope:g} %"
-    open_ = row["undecided"] or ""
-    if open_:
-        said = f"whether an error of T_gpu exceeds {rope}" if open_ == "slope" else open_.partition(": ")[2]
-        open_ = f": {_OPEN.get(open_, said)}"
-    told = [f"{verdict}{open_}"]
-    if not brief:
-        told.append(
-            f"P(transfers) {say(p[TRANSFERS])}, P(another floor) {say(p[RECALIBRATE])}, P(shape: an error of T_gpu "
-            f"beyond {rope}) {say(p[MISMATCH])}"
-        )
-    if row["slope"] is not None and not brief:
-        told.append(f"slope of the step on T_gpu with a free floor (1: the shape is right) {Estimate(**row['slope'])}")
-    if verdict in (RECALIBRATE, INDISTINGUISHABLE):
-        told.append(f"new floor minus the anchor's {Estimate(**row['floor_above_anchor'])} ms")
-    if verdict == INDISTINGUISHABLE:
-        shares = row["floor_or_weights"]
-        if not shares["one_column"]:
-            told.append(
-                f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
-                f"{say(shares['weights'])}: the former may be no more than the latter's image"
-            )
-        elif not brief:
-            told.append("a floor and an error of the weights' bandwidth look alike in these cells")
-    cause = row["mechanism"]
-    if cause is not None:
-        told.append(
-            f"likeliest error of T_gpu: {cause['label']}, {_size(cause)}, with {say(cause['weight'])} of the weight of "
-            "all errors beyond the margin"
-        )
-    if not brief:
-        told.append(f"MAPE under the anchor's floor {Estimate(**row['level'])} % (90 % intervals)")
-    return "; ".join(told) + "."
-
-
-def _size(cause: Mapping[str, Any]) -> str:
-    """How large an error is: of the time it concerns where it is relative, else by what it does to the steps."""
-    size, sd = 100.0 * cause["size"], 100.0 * cause["size_sd"]
-    if cause["name"] in (WHOLE, WEIGHTS):
-        return f"that part takes {abs(size):.0f} ± {sd:.0f} % {'longer' if size > 0 else 'less'}"
-    return f"which changes the steps within a GPU as much as {size:+.0f} ± {sd:.0f} % of T_gpu would"
-
-
-def _notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
-    """What these cells cannot tell, and what hangs on the prior, in words."""
-    notes = []
-    doubled = overall["doubled_priors"]["verdict"]
-    if doubled != overall["verdict"]:
-        notes.append(f"With twice the prior sds of floors and errors all GPUs together would say: {doubled}.")
-    alike = [
-        f"{MECHANISMS[name]} from {' and from '.join(MECHANISMS[other] for other in others[1:])}"
-        for name, others in gap.names.items()
-        if len(others) > 1
-    ]
-    if alike:
-        notes.append(f"Of the errors of T_gpu these cells cannot tell {'; '.join(alike)}.")
-    if gap.floor_or_weights:
-        notes.append(
-            "A floor and an error of the weights' bandwidth look alike on one GPU; GPUs on which the weights take "
-            "different times tell them apart, and batches at which their matrix products are bound by compute."
-        )
-    if overall["anchor_slope"] is not None:
-        notes.append(
-            f"The anchor's own cells have a slope of {Estimate(**overall['anchor_slope'])} on T_gpu with a free floor: "
-            "what they share with this model is no failure to transfer."
-        )
-    return notes

@@ -13,7 +13,8 @@ from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED
 from rooffloor.validate.fitting import evidence as fitting
-from rooffloor.validate.fitting import saved
+from rooffloor.validate.fitting import imputed
+from rooffloor.validate.fitting.parts import parts_of
 from rooffloor.validate.published.imputation import reconstruction
 from rooffloor.validate.study.study import Study
 from rooffloor.validate.transfer import check
@@ -36,7 +37,7 @@ def test_parts_sum_to_the_branch_and_dispatch_is_the_moes() -> None:
     work = stack_work(cells)
     efficiency = Efficiency(eta_bw=np.full((3, 1), 0.7), eta_fa=np.full((3, 1), 0.6), latency_ms=np.full((3, 1), 0.005))
     T = work_ms(work, efficiency)
-    parts, dispatch = fitting.parts_of(work, efficiency, 1.3 * T)
+    parts, dispatch = parts_of(work, efficiency, 1.3 * T)
     np.testing.assert_allclose(sum(parts.values()), 1.3 * T)
     assert set(parts) == {"weights", "kv", "other"}
     kernels = combine(work, Efficiency(eta_bw=0.7, eta_fa=0.6))[0]
@@ -51,7 +52,7 @@ def test_the_committed_cache_fits_the_committed_grids() -> None:
     folder = resources.path("transfer-study")
     grids = reconstruction.load(folder).cells
     classes = {m: study.class_of(m) for m in dict.fromkeys(grids["model"])}
-    stored = fitting._read_cache(folder / fitting.CACHE, fitting._cache_key(folder, classes))
+    stored = imputed.read_cache(folder / imputed.CACHE, imputed.cache_key(folder, classes))
     assert stored is not None, "imputed_posteriors.npz belongs to other grids or priors: make it anew"
     assert len(stored["passed"]) == grids["imputation"].nunique()
     assert stored["passed"].mean() >= 1 - fitting.MAX_FAILED
@@ -61,8 +62,8 @@ def test_the_committed_cache_fits_the_committed_grids() -> None:
 def test_a_cache_of_other_grids_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "cache.npz"
     np.savez(path, key=np.array("other"))
-    assert fitting._read_cache(path, "wanted") is None
-    assert fitting._read_cache(tmp_path / "none.npz", "wanted") is None
+    assert imputed.read_cache(path, "wanted") is None
+    assert imputed.read_cache(tmp_path / "none.npz", "wanted") is None
 
 
 def test_imputed_draws_carry_their_label_and_weights() -> None:
@@ -112,7 +113,7 @@ def test_a_cut_recovers_planted_floors(simulated: Path) -> None:
 
 def _saved_draws_predict_what_the_fit_does(evidence: fitting.Evidence) -> None:
     """The plain draws of a measured study: the same steps, and a verdict on one of its own families."""
-    posterior, draws = saved.posterior(evidence), evidence.draws
+    posterior, draws = evidence.calibration, evidence.draws
     assert posterior.treatment == "cut"
     for model, gpu, mask in draws.pairs():
         spec, own = evidence.measurements.gpus[gpu], evidence.measurements.shapes[model]
@@ -120,10 +121,10 @@ def _saved_draws_predict_what_the_fit_does(evidence: fitting.Evidence) -> None:
         floor = posterior.floor_of(gpu, model, draws.classes[model], np.random.default_rng(1))
         np.testing.assert_allclose(posterior.step_ms(T, floor), draws.mean_ms[:, mask], rtol=1e-9)
     rows = evidence.measurements.frame
-    found = check.check("Qwen2.5-7B", rows[rows["model"] == "Qwen2.5-7B"], study=posterior)
+    found = check.check("Qwen2.5-7B", rows[rows["model"] == "Qwen2.5-7B"], calibration=posterior)
     assert found.verdict in (check.TRANSFERS, check.UNDECIDED)
     one = evidence.measurements.frame.query("model == 'Llama-3.2-1B'")
-    assert check.check("Llama-3.2-1B", one, study=posterior).verdict not in (check.TRANSFERS, check.MISMATCH)
+    assert check.check("Llama-3.2-1B", one, calibration=posterior).verdict not in (check.TRANSFERS, check.MISMATCH)
 
 
 def test_an_absent_anchor_is_bad_input(simulated: Path) -> None:

@@ -21,7 +21,7 @@ from rooffloor.validate.simulation.family import Planted, measured
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import check as transfer
 from rooffloor.validate.transfer import error_rates
-from rooffloor.validate.transfer import page as checkpage
+from rooffloor.validate.transfer.words import SHOWN
 
 FAMILY = "Qwen2.5-7B"
 
@@ -41,7 +41,7 @@ def moved() -> tuple[pd.DataFrame, Calibration]:
 @pytest.fixture(scope="module")
 def found(moved: tuple[pd.DataFrame, Calibration]) -> transfer.Check:
     frame, posterior = moved
-    return transfer.check(FAMILY, frame, study=posterior)
+    return transfer.check(FAMILY, frame, calibration=posterior)
 
 
 def write(folder: Path, frame: pd.DataFrame, name: str = "mine.csv") -> Path:
@@ -90,22 +90,22 @@ def test_a_new_floor_comes_with_its_interval_and_its_error_rate(found: transfer.
     assert found.verdict == transfer.RECALIBRATE
     low, high = found.data["overall"]["floor_above_anchor"]["intervals"]["90"]
     assert low < 3.0 < high
-    assert "new floor minus the anchor's" in found.summary
-    assert "Error rate" in found.summary or "not simulated" in found.summary
-    assert "were they overlapped, with the same constants, the verdict would be" in " ".join(found.summary.split())
+    assert "new floor minus the anchor's" in found.text
+    assert "Error rate" in found.text or "not simulated" in found.text
+    assert "were they overlapped, with the same constants, the verdict would be" in " ".join(found.text.split())
 
 
 def test_three_cells_are_enough_to_say_something_and_never_wrongly_sure(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     few = frame[frame[["batch", "context"]].apply(tuple, axis=1).isin([(1, 512), (4, 2048), (16, 8192)])]
-    said = transfer.check(FAMILY, few, study=posterior)
+    said = transfer.check(FAMILY, few, calibration=posterior)
     assert said.verdict in (transfer.RECALIBRATE, transfer.UNDECIDED)
     assert len(said.cells) == 9
 
 
 def test_a_family_whose_class_is_never_measured_is_judged_by_its_own_cells():
     frame, posterior = simulate(model="Llama-3.2-1B", seed=2)
-    said = transfer.check("Llama-3.2-1B", frame, study=posterior)
+    said = transfer.check("Llama-3.2-1B", frame, calibration=posterior)
     assert said.verdict == transfer.TRANSFERS
     assert any(reason.startswith("parameters:") for reason in said.data["outside"])
 
@@ -115,7 +115,7 @@ def test_the_published_study_judges_new_cells_without_a_fit(tmp_path: Path):
     said = transfer.check(FAMILY, frame)
     assert said.data["calibration"]["label"] == "imputed from published aggregates"
     assert said.data["margins"]["label"] == "post hoc"
-    assert "imputed from published aggregates" in said.summary
+    assert "imputed from published aggregates" in said.text
 
 
 def test_where_it_depends_on_how_floors_join_nothing_is_claimed():
@@ -123,11 +123,11 @@ def test_where_it_depends_on_how_floors_join_nothing_is_claimed():
     shapes, cells, _, posterior = measured(Planted(q=0.3, floor_ms=3.0), np.random.default_rng(8), 300)
     anew, _ = rejoined(posterior, "added", np.random.default_rng(1))
     columns = {"gpu": cells.gpu, "batch": cells.batch, "context": cells.context, "step_ms": cells.step_ms}
-    said = transfer.check(shapes, pd.DataFrame(columns), study=anew)
+    said = transfer.check(shapes, pd.DataFrame(columns), calibration=anew)
     assert said.data["joins"]["overlapped"]["posterior"] > 0.99
     assert said.verdict == transfer.UNDECIDED
-    assert said.summary.splitlines()[0] == "Qwen2.5-7B: undecided"
-    assert "depends on how floors join" in said.summary
+    assert said.text.splitlines()[0] == "Qwen2.5-7B: undecided"
+    assert "depends on how floors join" in said.text
 
 
 # ---- what a user has ----------------------------------------------------------------------------------------------
@@ -136,27 +136,27 @@ def test_where_it_depends_on_how_floors_join_nothing_is_claimed():
 def test_model_and_gpu_need_no_column_where_options_say_them(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     one = frame[frame["gpu"] == "H100"]
-    whole = transfer.check(FAMILY, one, study=posterior)
-    bare = transfer.check(FAMILY, one[["batch", "context", "step_ms"]], gpu="H100", study=posterior)
+    whole = transfer.check(FAMILY, one, calibration=posterior)
+    bare = transfer.check(FAMILY, one[["batch", "context", "step_ms"]], gpu="H100", calibration=posterior)
     assert bare.data["probabilities"] == whole.data["probabilities"]
     with pytest.raises(InputError, match="no column gpu; name the GPU with --gpu"):
-        transfer.check(FAMILY, one[["batch", "context", "step_ms"]], study=posterior)
+        transfer.check(FAMILY, one[["batch", "context", "step_ms"]], calibration=posterior)
 
 
 def test_gpu_chooses_rows(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
-    said = transfer.check(FAMILY, frame, gpu="H200", study=posterior)
+    said = transfer.check(FAMILY, frame, gpu="H200", calibration=posterior)
     assert [row["gpu"] for row in said.per_sku] == ["H200"]
     with pytest.raises(InputError, match=r"no row of Qwen2\.5-7B on L40S; the file has"):
-        transfer.check(FAMILY, frame, gpu="L40S", study=posterior)
+        transfer.check(FAMILY, frame, gpu="L40S", calibration=posterior)
 
 
 def test_rows_of_other_models_are_left_alone_and_a_missing_model_is_named(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     both = pd.concat([frame, frame.assign(model="something else")])
-    assert transfer.check(FAMILY, both, study=posterior).data["measurements"]["rows"] == len(frame)
+    assert transfer.check(FAMILY, both, calibration=posterior).data["measurements"]["rows"] == len(frame)
     with pytest.raises(InputError, match=r"no row of 'Mistral-7B-v0\.3'; the file has Qwen2\.5-7B: name one with"):
-        transfer.check("Mistral-7B-v0.3", frame, study=posterior)
+        transfer.check("Mistral-7B-v0.3", frame, calibration=posterior)
 
 
 def test_a_config_file_goes_by_the_name_that_the_file_has_for_its_model(
@@ -176,7 +176,7 @@ def test_a_config_file_goes_by_the_name_that_the_file_has_for_its_model(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     frame, posterior = moved
-    said = transfer.check(path, frame.assign(model="our/new-7B"), study=posterior)
+    said = transfer.check(path, frame.assign(model="our/new-7B"), calibration=posterior)
     assert said.data["model"] == "our/new-7B"
     assert said.verdict == transfer.RECALIBRATE
 
@@ -184,10 +184,10 @@ def test_a_config_file_goes_by_the_name_that_the_file_has_for_its_model(
 def test_repeats_are_averaged_and_do_not_count_as_evidence(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     many = pd.concat([frame.assign(repeat=k) for k in range(20)])
-    once, often = (transfer.check(FAMILY, f, study=posterior) for f in (frame, many))
+    once, often = (transfer.check(FAMILY, f, calibration=posterior) for f in (frame, many))
     assert often.data["probabilities"] == pytest.approx(once.data["probabilities"], abs=1e-9)
     assert often.data["measurements"]["rows"] == 20 * len(frame)
-    assert "repeats averaged" in often.summary
+    assert "repeats averaged" in often.text
 
 
 def test_thousands_of_cells_are_taken(moved: tuple[pd.DataFrame, Calibration]):
@@ -196,14 +196,14 @@ def test_thousands_of_cells_are_taken(moved: tuple[pd.DataFrame, Calibration]):
     pieces = [
         one.assign(context=one["context"] + 3 * k, step_ms=one["step_ms"] * rng.normal(1, 0.01)) for k in range(100)
     ]
-    said = transfer.check(FAMILY, pd.concat(pieces), study=posterior)
+    said = transfer.check(FAMILY, pd.concat(pieces), calibration=posterior)
     assert len(said.cells) == 1500
     assert said.verdict in (transfer.RECALIBRATE, transfer.INDISTINGUISHABLE)
 
 
 def test_on_a_gpu_that_was_never_measured_the_floor_is_predicted_and_said_so(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
-    said = transfer.check(FAMILY, frame[frame["gpu"] == "H100"].assign(gpu="L40S", step_ms=30.0), study=posterior)
+    said = transfer.check(FAMILY, frame[frame["gpu"] == "H100"].assign(gpu="L40S", step_ms=30.0), calibration=posterior)
     reasons = " ".join(said.data["outside"])
     assert "GPU: L40S not measured" in reasons
     assert "its floor there is predicted" in reasons
@@ -220,7 +220,7 @@ def test_the_anchor_itself_can_be_checked_anew(moved: tuple[pd.DataFrame, Calibr
             "step_ms": posterior.anchor_step_ms[0, at],
         }
     )
-    said = transfer.check(posterior.anchor, frame, gpu=posterior.gpus[0], study=posterior)
+    said = transfer.check(posterior.anchor, frame, gpu=posterior.gpus[0], calibration=posterior)
     assert said.verdict == transfer.TRANSFERS
 
 
@@ -249,7 +249,7 @@ def test_an_anchor_in_the_same_file_is_calibrated_on(tmp_path: Path, capsys: pyt
 
 def test_same_seed_same_json(moved: tuple[pd.DataFrame, Calibration], found: transfer.Check):
     frame, posterior = moved
-    again = transfer.check(FAMILY, frame, study=posterior)
+    again = transfer.check(FAMILY, frame, calibration=posterior)
     assert again.data == found.data
 
 
@@ -270,7 +270,9 @@ def test_datatree_and_frames_hold_what_the_page_says(found: transfer.Check):
 def test_page_escapes_names_and_holds_every_cell(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     name = "<script>alert(1)</script> $\\frac{"
-    said = transfer.check(replace(model_catalog.load(FAMILY), name=name), frame.assign(model=name), study=posterior)
+    said = transfer.check(
+        replace(model_catalog.load(FAMILY), name=name), frame.assign(model=name), calibration=posterior
+    )
     page = said.save(tmp_path / "out")
     text = page.read_text()
     assert "<script>" not in text
@@ -291,7 +293,7 @@ def test_page_escapes_names_and_holds_every_cell(tmp_path: Path, moved: tuple[pd
 def test_formulas_in_cells_csv_are_disarmed(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     frame = frame[frame["gpu"] == "H100"]
-    said = transfer.check(FAMILY, frame, study=replace(posterior, label="=cmd|' /C calc'!A0"))
+    said = transfer.check(FAMILY, frame, calibration=replace(posterior, label="=cmd|' /C calc'!A0"))
     said.save(tmp_path)
     lines = (tmp_path / "cells.csv").read_text().splitlines()[1:]
     assert not any(cell.startswith(("=", "+", "@")) for line in lines for cell in line.split(","))
@@ -377,23 +379,23 @@ def test_a_small_simulation_counts_every_family(calibration: str):
 
 def test_the_columns_of_chances_add_up_and_speak_as_the_sentences_do(found: transfer.Check):
     for row in [*found.per_sku, found.data["overall"]]:
-        assert sum(row["probabilities"][v] for v in checkpage.SHOWN[:4]) == pytest.approx(1.0, abs=1e-6)
-    lines = found.summary.splitlines()
+        assert sum(row["probabilities"][v] for v in SHOWN[:4]) == pytest.approx(1.0, abs=1e-6)
+    lines = found.text.splitlines()
     head = next(k for k, line in enumerate(lines) if "P(transfers)" in line)
     assert lines[head].split("  ")[-1] == "P(floor or weights)"
     assert "below 0.01" in lines[head + 1]
     assert " 0.00" not in "".join(lines[head : head + 5])
-    assert "The first four add up to 1." in found.summary
+    assert "The first four add up to 1." in found.text
 
 
 def test_what_is_said_needs_no_names_of_the_code(tmp_path: Path):
     """Sizes with a unit, what is open in words, margins too, and a text that fits a screen."""
     frame, posterior = simulate(seed=4, whole=1.25)
-    said = " ".join(transfer.check(FAMILY, frame, study=posterior).summary.split())
+    said = " ".join(transfer.check(FAMILY, frame, calibration=posterior).text.split())
     assert "that part takes 2" in said
     assert " % longer, with" in said
     assert "(slope)" not in said
-    one = transfer.check(FAMILY, frame, gpu="H100").summary
+    one = transfer.check(FAMILY, frame, gpu="H100").text
     assert "post hoc" not in one
     assert "chosen after the study's figures were known" in " ".join(one.split())
     assert len(one.splitlines()) <= 38
@@ -401,9 +403,9 @@ def test_what_is_said_needs_no_names_of_the_code(tmp_path: Path):
 
 def test_text_of_one_gpu_has_one_row(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
-    said = transfer.check(FAMILY, frame, gpu="H100", study=posterior, margins=Margins())
-    assert checkpage.text(said.data).count("H100  ") == 2  # of either table
-    assert "\n  all" not in said.summary
+    said = transfer.check(FAMILY, frame, gpu="H100", calibration=posterior, margins=Margins())
+    assert said.text.count("H100  ") == 2  # of either table
+    assert "\n  all" not in said.text
 
 
 def test_calibrate_check_writes_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):

@@ -15,9 +15,10 @@ from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.simulation.family import Planted, planted
 from rooffloor.validate.simulation.hypotheses import CONSTANTS
-from rooffloor.validate.study.study import Margins
+from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import explanations as ex
 from rooffloor.validate.transfer import verdict as tr
+from rooffloor.validate.transfer.family_fit import Family
 
 MARGINS = Margins()
 MHA = "Llama-2-7B"
@@ -29,17 +30,30 @@ def make(sets: int = 1, seed: int = 1, **truth: Any) -> list[Draws]:
     return [made.draws for made in planted(Planted(**truth), np.random.default_rng(seed), sets, draws=200)]
 
 
-def judge(draws: Draws, *, told: bool = True, margins: Margins = MARGINS) -> tr.Verdict:
-    """The verdict on the family of the draws, with or without its shapes."""
-    model = next(m for m in draws.cells.models if m != draws.anchor)
-    known: dict[str, Any] = {}
-    if told:
-        known = {
-            "shapes": model_catalog.load(model),
-            "gpus": {g: gpu_catalog.load(g) for g in draws.cells.gpus},
-            "efficiency": dict.fromkeys(draws.cells.gpus, CONSTANTS),
-        }
-    return tr.judge(draws, margins, model, **known)
+def family(draws: Draws) -> Family:
+    """The family of the draws beside known constants."""
+    names = draws.cells.gpus
+    return Family(
+        model=next(m for m in draws.cells.models if m != draws.anchor),
+        shapes=model_catalog.load(next(m for m in draws.cells.models if m != draws.anchor)),
+        gpus={g: gpu_catalog.load(g) for g in names},
+        draws=draws,
+        around=None,
+        known_sd_ms=np.zeros(len(draws.cells)),
+        efficiency=dict.fromkeys(names, CONSTANTS),
+        experts="active",
+        unmeasured=(),
+    )
+
+
+def judge(draws: Draws) -> tr.Verdict:
+    return tr.judge(family(draws), MARGINS)
+
+
+def gap_of(draws: Draws) -> ex.Gap:
+    """What is to be explained on all GPUs of the family."""
+    mine = family(draws)
+    return ex.gap(mine, [draws.mask(mine.model, g) for g in draws.cells.gpus])
 
 
 @pytest.fixture(scope="module")
@@ -93,27 +107,26 @@ def test_the_mechanism_is_named(truth: dict[str, Any], name: str):
     assert found.verdict == tr.MISMATCH
     assert cause["name"] == name
     assert abs(cause["size"] - (next(iter(truth.values())) - 1)) < 3 * cause["size_sd"] + 0.02
-    assert cause["label"] in found.summary
+    assert cause["label"] in found.text
 
 
 # ---- what is collinear ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_on_one_gpu_a_weight_error_and_a_floor_cannot_be_told_apart(told: bool):
+def test_on_one_gpu_a_weight_error_and_a_floor_cannot_be_told_apart():
     for truth in ({"weights": 1 / 0.75}, {"floor_ms": 3.0}):
-        found = judge(make(gpus=ONE, seed=2, **truth)[0], told=told)
+        found = judge(make(gpus=ONE, seed=2, **truth)[0])
         assert found.verdict == tr.INDISTINGUISHABLE
         assert found.probabilities[tr.RECALIBRATE] < MARGINS.probability
-        assert "floor" in found.summary
-        assert "bandwidth" in found.summary
+        assert "floor" in found.text
+        assert "bandwidth" in found.text
 
 
 def test_on_one_gpu_no_size_of_the_level_makes_it_a_floor():
     """A floor 10 ms larger, or weights that take three times as long: their priors alone would tell."""
     found = judge(make(gpus=("H200",), floor_ms=10.0, noise=0.005)[0])
     assert found.verdict == tr.INDISTINGUISHABLE
-    assert "look alike" in found.summary
+    assert "look alike" in found.text
     low, high = found.data["overall"]["floor_above_anchor"]["intervals"]["90"]
     assert low < 10.0 < high
 
@@ -177,7 +190,7 @@ def test_of_three_gpus_one_with_a_weight_error_stays_indistinguishable():
 
 def test_on_one_gpu_equal_priors_on_the_shift_give_equal_weights():
     draws = make(gpus=ONE, weights=1 / 0.75)[0]
-    gap = ex.gap(draws, draws.cells.models[1], [draws.mask(draws.cells.models[1], "H100")])
+    gap = gap_of(draws)
     level = ex.OFFSET_SD_MS / ex.SLOPE_SD  # a weights' time at which both have one prior on the shift
     gap = replace(gap, columns=gap.columns | {ex.WEIGHTS: np.full(len(gap.sku), level)})
     weight = {(e.floor, e.error): e.weight for e in ex.explanations(gap, 0.12)}
@@ -187,13 +200,10 @@ def test_on_one_gpu_equal_priors_on_the_shift_give_equal_weights():
 
 def test_errors_with_one_column_are_one_explanation_and_said_so():
     draws = make(gpus=ONE)[0]
-    model = draws.cells.models[1]
-    found = judge(draws)
-    known = model_catalog.load(model), {"H100": gpu_catalog.load("H100")}, {"H100": CONSTANTS}
-    gap = ex.gap(draws, model, [draws.mask(model, "H100")], *known)
+    found, gap = judge(draws), gap_of(draws)
     assert gap.names["kv"] == ("kv", "query_heads")  # every KV head serves seven: all reads grow alike
     assert gap.names["l_half"] == ("l_half", "missing_batch_kernel")
-    assert any("cannot tell" in s and "query heads" in s for s in found.sentences)
+    assert any("cannot tell" in s and "query heads" in s for s in found.data["sentences"])
 
 
 def test_one_cell_leaves_the_slope_unknown():
@@ -241,8 +251,7 @@ def brute(gap: ex.Gap, own: bool, error: str | None, rope: float) -> tuple[float
 def test_evidence_and_sizes_agree_with_dense_covariances(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ex, "NODES", 2)
     draws = make(whole=1.1, floor_ms=0.5, gpus=("H100", "A100-40GB"), grid=FEW)[0]
-    model = draws.cells.models[1]
-    gap = ex.gap(draws, model, [draws.mask(model, g) for g in draws.cells.gpus])
+    gap = gap_of(draws)
     found = ex.explanations(gap, 0.12)
     assert sum(e.weight for e in found) == pytest.approx(1.0)
     log_prior = {None: np.log(0.25)} | dict.fromkeys(gap.columns, np.log(0.25 / len(gap.columns)))
@@ -281,8 +290,8 @@ def test_verdict_names_itself_and_its_numbers_are_json(recalibrated: tr.Verdict)
     assert json_dumps(recalibrated.data)
     low, high = recalibrated.data["overall"]["floor_above_anchor"]["intervals"]["90"]
     assert low < 3.0 < high
-    assert "new floor minus the anchor's" in recalibrated.summary
-    assert recalibrated.summary.startswith("Qwen2.5-7B: recalibrate the floor\n")
+    assert "new floor minus the anchor's" in recalibrated.text
+    assert recalibrated.text.startswith("Qwen2.5-7B: recalibrate the floor\n")
 
 
 def test_frame_has_a_row_per_gpu_and_one_for_all(recalibrated: tr.Verdict):
@@ -302,6 +311,6 @@ def test_a_family_that_cannot_be_judged_is_refused():
     draws = make()[0]
     for name in ("Mistral-7B-v0.3", draws.anchor):
         with pytest.raises(InputError, match=r"families in the data: Qwen2\.5-7B"):
-            tr.judge(draws, MARGINS, name)
+            tr.judge(replace(family(draws), model=name), MARGINS)
     with pytest.raises(InputError, match="imputed"):
-        tr.judge(replace(draws, label=IMPUTED), MARGINS, "Qwen2.5-7B")
+        judge(replace(draws, label=IMPUTED))

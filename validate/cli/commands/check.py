@@ -21,8 +21,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     shared.add_model(command)
     shared.add_class(command)
     calibration = command.add_mutually_exclusive_group()
-    text = f"calibration: a study, a posterior.npz, or a report's folder (default: {shared.DEFAULT_STUDY})"
-    add(calibration, "--study", text, "STUDY", given)
+    shared.add_calibration(calibration, "calibration: a study")
     add(calibration, "--anchor", "calibrate on this model's rows of FILE instead", "MODEL", name)
     shared.add_format(command, default="schema")
     add(command, "--out", "write check.html, check.json and cells.csv there", "DIR", path)
@@ -37,14 +36,14 @@ def run(options: argparse.Namespace) -> int:
     result = rf.check(
         options.config,
         options.measurements,
-        study=options.study or shared.DEFAULT_STUDY,
+        calibration=options.study or shared.DEFAULT_STUDY,
         **{
             name: getattr(options, name)
             for name in ("gpu", "anchor", "model", "klass", "format", "stack", "mode", "seed", "quiet")
         },
     )
     page = None if options.out is None else result.save(options.out)
-    show(result.data if options.json else result.summary)
+    show(result.data if options.json else result.text)
     if page is not None and not options.json:
         show(f"Page: {page}")
     return {TRANSFERS: DONE, NOT_DECIDED: UNDECIDED}.get(result.verdict, REFUTED)

@@ -36,7 +36,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     shared.check_suffix("--out", options.out, ".csv")
     shared.refuse_overwriting(options, options.out)
-    from rooffloor.validate.common.files import write_text
     from rooffloor.validate.transfer.plan.measured import read_measured
     from rooffloor.validate.transfer.prediction.axes import parse_axis
 
@@ -63,6 +62,6 @@ def run(options: argparse.Namespace) -> int:
         **axes,
     )
     if options.out is not None:
-        write_text(options.out, result.to_csv())
+        result.to_csv(options.out)
     show(result.data if options.json else result.text)
     return DONE

@@ -22,7 +22,7 @@ def cells_of(measured: Measured, shapes: ModelShapes, specs: Sequence[GpuSpec]) 
     """Cells as they are; those of anything else as `read_measured` finds them."""
     if isinstance(measured, list | tuple):
         return measured
-    return read_measured(measured, shapes, specs)  # type: ignore[arg-type]
+    return read_measured(measured, shapes, specs)
 
 
 def read_measured(

@@ -26,7 +26,6 @@ from rooffloor.models.specs import shapes as shape_catalog
 from rooffloor.models.specs.classes import default_class
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.hf.config import read_config
-from rooffloor.models.specs.hf.config import read_config
 from rooffloor.models.specs.inputs import shown
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError

@@ -1,0 +1,199 @@
+"""What a verdict and a check say: sentences, and the whole answer as text for a terminal."""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from rooffloor.validate.estimates.estimate import Estimate
+from rooffloor.validate.hypotheses.result import say
+from rooffloor.validate.presentation.numbers import Record, full
+from rooffloor.validate.presentation.text_table import text_table
+from rooffloor.validate.study.margins import POST_HOC, Margins
+from rooffloor.validate.transfer import error_rates
+from rooffloor.validate.transfer.explanations import MECHANISMS, WEIGHTS, WHOLE, Gap
+from rooffloor.validate.transfer.statements import (
+    FLOOR_OR_WEIGHTS,
+    INDISTINGUISHABLE,
+    MISMATCH,
+    RECALIBRATE,
+    SLOPE,
+    TRANSFERS,
+    UNDECIDED,
+    UNDER_ANY_FLOOR,
+    UNSEEN,
+    VERDICTS,
+    WITHIN_OR_NOT,
+)
+
+WIDTH = 110
+SHOWN = (TRANSFERS, RECALIBRATE, MISMATCH, UNDECIDED, INDISTINGUISHABLE)
+"""Statements in the order of the tables: those that add up to 1 first."""
+SHORT = dict(zip(VERDICTS, ("transfers", "another floor", "shape", "floor or weights", "undecided"), strict=True))
+HEADS = {**SHORT, UNDECIDED: "none of these"}
+"""The statement that is left has the verdict's name, but may be unlikely where nothing is decided."""
+CHANCES = (
+    "The first four add up to 1. Floor or weights overlaps them: the level is off, by a floor or by the weights' "
+    "bandwidth, whichever."
+)
+NUMBERS = (
+    "T_gpu: the GPU's time by the roofline. Floor: what every step takes on top. Slope: of the step on T_gpu beside a "
+    "free floor. MAPE: mean error left under the anchor's floor."
+)
+_OPEN = {
+    UNSEEN: "whether T_gpu is right, which varies too little over these cells",
+    FLOOR_OR_WEIGHTS: "another floor or the weights' bandwidth",
+    WITHIN_OR_NOT: "whether the error of the steps is within the margins",
+    UNDER_ANY_FLOOR: "no floor of its own brings the error down, these steps vary more than the anchor's",
+}
+"""What is open, in words that need no others."""
+
+
+# ---- a verdict ----------------------------------------------------------------------------------------------------
+
+
+def sentence(row: Mapping[str, Any], margins: Margins, *, brief: bool = False) -> str:
+    """One sentence on some GPUs; the brief one leaves out what stands in a table beside it."""
+    p = row["probabilities"]
+    verdict, rope = row["verdict"], f"{100 * margins.slope_rope:g} %"
+    question = row["undecided"] or ""
+    if question:
+        said = f"whether an error of T_gpu exceeds {rope}" if question == SLOPE else question.partition(": ")[2]
+        question = f": {_OPEN.get(question, said)}"
+    told = [f"{verdict}{question}"]
+    if not brief:
+        told.append(
+            f"P(transfers) {say(p[TRANSFERS])}, P(another floor) {say(p[RECALIBRATE])}, P(shape: an error of T_gpu "
+            f"beyond {rope}) {say(p[MISMATCH])}"
+        )
+    if row["slope"] is not None and not brief:
+        told.append(f"slope of the step on T_gpu with a free floor (1: the shape is right) {Estimate(**row['slope'])}")
+    if verdict in (RECALIBRATE, INDISTINGUISHABLE):
+        told.append(f"new floor minus the anchor's {Estimate(**row['floor_above_anchor'])} ms")
+    if verdict == INDISTINGUISHABLE:
+        shares = row["floor_or_weights"]
+        if not shares["one_column"]:
+            told.append(
+                f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
+                f"{say(shares['weights'])}: the former may be no more than the latter's image"
+            )
+        elif not brief:
+            told.append("a floor and an error of the weights' bandwidth look alike in these cells")
+    cause = row["mechanism"]
+    if cause is not None:
+        told.append(
+            f"likeliest error of T_gpu: {cause['label']}, {_size(cause)}, with {say(cause['weight'])} of the weight of "
+            "all errors beyond the margin"
+        )
+    if not brief:
+        told.append(f"MAPE under the anchor's floor {Estimate(**row['level'])} % (90 % intervals)")
+    return "; ".join(told) + "."
+
+
+def _size(cause: Mapping[str, Any]) -> str:
+    """How large an error is: of the time it concerns where it is relative, else by what it does to the steps."""
+    size, sd = 100.0 * cause["size"], 100.0 * cause["size_sd"]
+    if cause["name"] in (WHOLE, WEIGHTS):
+        return f"that part takes {abs(size):.0f} ± {sd:.0f} % {'longer' if size > 0 else 'less'}"
+    return f"which changes the steps within a GPU as much as {size:+.0f} ± {sd:.0f} % of T_gpu would"
+
+
+def notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
+    """What these cells cannot tell, and what hangs on the prior."""
+    found = []
+    doubled = overall["doubled_priors"]["verdict"]
+    if doubled != overall["verdict"]:
+        found.append(f"With twice the prior sds of floors and errors all GPUs together would say: {doubled}.")
+    alike = [
+        f"{MECHANISMS[name]} from {' and from '.join(MECHANISMS[other] for other in others[1:])}"
+        for name, others in gap.names.items()
+        if len(others) > 1
+    ]
+    if alike:
+        found.append(f"Of the errors of T_gpu these cells cannot tell {'; '.join(alike)}.")
+    if gap.floor_or_weights:
+        found.append(
+            "A floor and an error of the weights' bandwidth look alike on one GPU; GPUs on which the weights take "
+            "different times tell them apart, and batches at which their matrix products are bound by compute."
+        )
+    if overall["anchor_slope"] is not None:
+        found.append(
+            f"The anchor's own cells have a slope of {Estimate(**overall['anchor_slope'])} on T_gpu with a free floor: "
+            "what they share with this model is no failure to transfer."
+        )
+    return found
+
+
+# ---- a check ------------------------------------------------------------------------------------------------------
+
+
+def label(data: Record) -> str:
+    """Where the cells and the calibration come from."""
+    c = data["calibration"]
+    return f"{data['label']} cells, judged by the calibration {c['source']} ({c['anchor']}, {c['label']})"
+
+
+def basis(data: Record) -> list[str]:
+    """What the verdict rests on."""
+    m, margins = data["measurements"], data["margins"]
+    averaged = ", repeats averaged: what the roof leaves over is common to them" if m["rows"] > m["cells"] else ""
+    told = [f"{m['rows']} rows of {m['file']}, {m['cells']} cells{averaged}."]
+    if m["repeat_spread_percent"] is not None:
+        told.append(f"Repeats differ by {m['repeat_spread_percent']:.1f} % (relative standard deviation).")
+    if m["excluded"]:
+        reasons = dict.fromkeys(row["reason"] for row in m["excluded"])
+        told.append(f"{len(m['excluded'])} rows excluded: {'; '.join(reasons)}.")
+    told += [f"Assumed: {text}." for text in m["assumptions"]]
+    when = "chosen after the study's figures were known" if margins["label"] == POST_HOC else margins["label"]
+    told.append(
+        f"Margins ({when}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
+        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict "
+        f"needs a probability of {margins['probability']:g}."
+    )
+    return told
+
+
+def closing(data: Record) -> list[str]:
+    """Error rate, the other way of joining floors, what would help most."""
+    deciding = data["deciding"]
+    rate = error_rates.sentence(data["error_rates"], data["verdict"], data["leftover_percent"])
+    return [*filter(None, [rate, _joins(data), deciding and deciding["sentence"]])]
+
+
+def _joins(data: Record) -> str:
+    """What the other way of joining floors would say, and how likely the cells make it."""
+    own = data["calibration"]["combine"]
+    base = data["joins"][own]
+    told = []
+    for name, one in data["joins"].items():
+        if name == own:
+            continue
+        says = "the same" if one["verdict"] == base["verdict"] else repr(one["verdict"])
+        text = f"were they {name}, with the same constants, the verdict would be {says} (P {say(one['posterior'])}"
+        if one["anchor_level"] > base["anchor_level"] + 2.0:
+            text += (
+                f"; the anchor itself is then {one['anchor_level']:.0f} % off instead of {base['anchor_level']:.0f} %"
+            )
+        told.append(text + ")")
+    return f"Floors are taken to be {own}; {'; '.join(told)}." if told else ""
+
+
+def listed(data: Record) -> list[Record]:
+    """Rows by GPU, and the one of all where there are several."""
+    return [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
+
+
+def text(data: Record) -> str:
+    """The whole answer for a terminal."""
+    chances = [("", *(f"P({HEADS[v]})" for v in SHOWN))]
+    numbers = [("", "slope", "floor - anchor's (ms)", "MAPE (%)")]
+    for row in listed(data):
+        chances.append((row["gpu"], *(say(row["probabilities"][v]) for v in SHOWN)))
+        told = [full(row[name], unit=False) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")]
+        numbers.append((row["gpu"], *told))
+    below = [textwrap.wrap(told, WIDTH - 2) for told in (CHANCES, f"90 % credible intervals. {NUMBERS}")]
+    lines = [*text_table(chances), *below[0], "", *text_table(numbers), *below[1]]
+    lines += [f"outside: {reason}" for reason in data["outside"]]
+    table = [f"  {line}".rstrip() for line in lines]
+    paragraphs = [*data["sentences"], *closing(data), " ".join(basis(data))]
+    wrapped = ("\n".join(textwrap.wrap(paragraph, WIDTH)) for paragraph in paragraphs)
+    return "\n".join([f"{data['model']}: {data['verdict']}", f"Data: {label(data)}", "", *table, "", *wrapped])
