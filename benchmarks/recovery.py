@@ -24,14 +24,13 @@ from rooffloor.validate.common.runner import run
 from rooffloor.validate.comparison.comparison import candidates
 from rooffloor.validate.comparison.ranking import choose, is_close, parameters, stacking_weights
 from rooffloor.validate.comparison.worker import Task, leave_one_out
-from rooffloor.validate.simulation.sbc import STUDY_GRID
+from rooffloor.validate.simulation.hypotheses import GRID
 
 type Array = NDArray[np.float64]
 
 ANCHOR, MOE = "Llama-3.1-8B", "Qwen1.5-MoE-A2.7B"
 GPUS = ("H100", "H200", "A100-40GB")
 PAIRS = (*((m, g) for m in (ANCHOR, "Qwen2.5-7B", "Llama-3.2-1B") for g in GPUS), (MOE, "H100"))
-GRID = STUDY_GRID
 NOISE = 0.02
 """Noise of a step over the median step of its SKU."""
 APART = 3.0

@@ -4,7 +4,7 @@
 noise.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,21 +110,16 @@ class Draws:
             out[rows] = values[rows].mean(0)
         return out
 
-    @property
-    def _by_cell(self) -> dict[str, Array]:
-        """The arrays whose last axis is the cell, by name."""
+    def _by_cell(self, some: Callable[[Array], Array]) -> dict[str, Any]:
+        """Some part of every array whose last axis is the cell, by field."""
         names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
-        found: dict[str, Array] = {name: getattr(self, name) for name in names}
-        for name in ("model_noise_ms", "calibrated_floor_ms"):
-            if (values := getattr(self, name)) is not None:
-                found[name] = values
-        return found
+        given = {n: getattr(self, n) for n in (*names, "model_noise_ms", "calibrated_floor_ms")}
+        found: dict[str, Any] = {name: some(values) for name, values in given.items() if values is not None}
+        return found | {"parts_ms": {name: some(values) for name, values in self.parts_ms.items()}}
 
     def where(self, keep: NDArray[np.bool_]) -> "Draws":
         """The same draws for some of the cells (a mask over cells); floors of classes stay."""
-        parts = {name: values[:, keep] for name, values in self.parts_ms.items()}
-        fewer: dict[str, Any] = {name: values[:, keep] for name, values in self._by_cell.items()}
-        return replace(self, cells=self.cells.where(keep), parts_ms=parts, **fewer)
+        return replace(self, cells=self.cells.where(keep), **self._by_cell(lambda values: values[:, keep]))
 
     def rows(self, keep: NDArray[Any]) -> "Draws":
         """Some of the draws (a mask over draws, or their numbers), with weights that sum to 1.
@@ -141,11 +136,9 @@ class Draws:
         def some(values: Array) -> Array:
             return values[keep] if len(values) == len(self.weight) else values
 
-        fewer: dict[str, Any] = {name: some(values) for name, values in self._by_cell.items()}
         return replace(
             self,
-            **fewer,
-            parts_ms={name: some(values) for name, values in self.parts_ms.items()},
+            **self._by_cell(some),
             class_floor_ms={key: some(values) for key, values in self.class_floor_ms.items()},
             unit=self.unit[keep],
             weight=mass / mass.sum(),

@@ -56,19 +56,17 @@ def power_scaling(
         _check(name, array, likelihood.shape)
     _check("log likelihood", likelihood, likelihood.shape)
     prior = np.sum(list(components.values()), axis=0) if components else np.zeros(likelihood.shape)
-    names = list(values)
     to_prior, to_likelihood = _sensitivity(values, prior), _sensitivity(values, likelihood)
     to_component = {component: _sensitivity(values, density) for component, density in components.items()}
     return [
-        {
-            "quantity": name,
-            "prior": to_prior[name],
-            "likelihood": to_likelihood[name],
-            "components": {component: found[name] for component, found in to_component.items()},
-            "diagnosis": diagnosis_of(to_prior[name], to_likelihood[name]),
-        }
-        for name in names
+        _row(name, to_prior[name], to_likelihood[name], {c: found[name] for c, found in to_component.items()})
+        for name in values
     ]
+
+
+def _row(quantity: str, prior: float, likelihood: float, components: dict[str, float]) -> dict[str, Any]:
+    row = {"quantity": quantity, "prior": prior, "likelihood": likelihood, "components": components}
+    return row | {"diagnosis": diagnosis_of(prior, likelihood)}
 
 
 def averaged(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -77,15 +75,7 @@ def averaged(tables: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, An
     for same in zip(*tables, strict=True):
         prior, likelihood = (float(np.mean([row[name] for row in same])) for name in ("prior", "likelihood"))
         components = {c: float(np.mean([row["components"][c] for row in same])) for c in same[0]["components"]}
-        rows.append(
-            {
-                "quantity": same[0]["quantity"],
-                "prior": prior,
-                "likelihood": likelihood,
-                "components": components,
-                "diagnosis": diagnosis_of(prior, likelihood),
-            }
-        )
+        rows.append(_row(same[0]["quantity"], prior, likelihood, components))
     return rows
 
 
@@ -131,13 +121,12 @@ def _sensitivity(values: Mapping[str, Array], log_density: Array) -> dict[str, f
     """Sensitivity of each quantity (chain, draw) to one log density (chain, draw)."""
     from arviz_stats import psense
 
-    moving = [name for name, array in values.items() if not _is_constant(array)]
+    moving = {name: array for name, array in values.items() if not _is_constant(array)}
     found = dict.fromkeys(values, 0.0)
     if not moving or _is_constant(log_density):
         return found
-    stacked = np.stack([values[name] for name in moving], axis=-1)
     groups = {
-        "posterior": xr.Dataset({"value": (("chain", "draw", "quantity"), stacked)}),
+        "posterior": xr.Dataset({"value": (("chain", "draw", "quantity"), np.stack([*moving.values()], axis=-1))}),
         "log_prior": xr.Dataset({"log_density": (("chain", "draw"), log_density)}),  # psense asks only for a sum
     }
     moved = psense(xr.DataTree.from_dict(groups), group="prior", sample_dims=["chain", "draw"])["value"]

@@ -8,7 +8,7 @@ cells at hand: another grid hides something else.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,18 +40,11 @@ CANDIDATE_CONTEXTS = tuple(2.0**k for k in range(9, 17))
 # ---- what a scalar absorbs --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Absorbed:
-    """What the best scalar offset removes of the residual of one set of cells, arrays (draw,).
+class Absorbed(NamedTuple):
+    """What the best scalar offset removes of the residual of one set of cells, arrays (draw,); NaN without residual.
 
-    Attributes
-    ----------
-    squared
-        Share of the squared relative error that the scalar of relative least squares removes; NaN without residual.
-    absolute
-        Share of the mean absolute relative error that the scalar of least MAPE removes; NaN without residual.
-    left
-        MAPE under the latter, percent.
+    `squared` is the share of the squared relative error that the scalar of relative least squares removes, `absolute`
+    that of the mean absolute relative error and the scalar of least MAPE; `left` is the MAPE under the latter, percent.
     """
 
     squared: Array
@@ -67,10 +60,6 @@ def absorbed(t_ms: Array, y_ms: Array) -> Absorbed:
     t_ms, y_ms : float arrays, shape (draw, cell)
         GPU branch and step, ms; one of them may have a single row.
 
-    Returns
-    -------
-    Absorbed
-
     Notes
     -----
     With the relative error r and u = 1/y the squared share is (r.u)^2 / (|r|^2 |u|^2). The scalars are fitted to the
@@ -78,11 +67,11 @@ def absorbed(t_ms: Array, y_ms: Array) -> Absorbed:
     """
     t, y = (np.array(a) for a in np.broadcast_arrays(t_ms, y_ms))
     r, u = relative_error(t, y), 1.0 / y
-    whole, raw = (r**2).sum(-1), raw_mape(t, y)
     offset = READINGS["least MAPE"].offset(y, t, np.zeros((y.shape[-1], 2)))
     left = residual_mape(t, y, offset[:, None])
     with np.errstate(invalid="ignore"):
-        return Absorbed((r * u).sum(-1) ** 2 / (whole * (u**2).sum(-1)), 1.0 - left / raw, left)
+        squared = (r * u).sum(-1) ** 2 / ((r**2).sum(-1) * (u**2).sum(-1))
+        return Absorbed(squared, 1.0 - left / raw_mape(t, y), left)
 
 
 def absorption(draws: Draws, seed: int) -> list[dict[str, Any]]:
@@ -142,8 +131,7 @@ def _simulated(values: Array, estimand: str) -> Estimate:
 # ---- what a scalar hides ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ErrorKind:
+class ErrorKind(NamedTuple):
     """One way in which T_gpu can be wrong: machine name, words, and the unit of its size."""
 
     name: str
@@ -242,19 +230,13 @@ def _wider_cache(work: Work, factor: float) -> Work:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Visibility:
+class Visibility(NamedTuple):
     """What of an error shows in some cells beside a free scalar, arrays [...].
 
-    Attributes
-    ----------
-    share_hidden
-        Share of the squared direction (weights 1/sd^2) that the scalar takes up; NaN for a direction of zeros.
-    floor_ms
-        By how much the scalar moves per unit of the error, ms (the weighted mean of the direction).
-    detectable, detectable_known_floor
-        Smallest size, in units of the direction, found with a power of 80 % by a two-sided test at 5 %: with a free
-        scalar, and with one that is known exactly. Infinite where nothing shows.
+    `share_hidden` of the squared direction (weights 1/sd^2) is taken up by the scalar (NaN for a direction of zeros),
+    which moves by `floor_ms` per unit of the error. `detectable` is the smallest size, in units of the direction,
+    found with a power of 80 % by a two-sided test at 5 %, `detectable_known_floor` that with the scalar known exactly;
+    infinite where nothing shows.
     """
 
     share_hidden: Array
@@ -272,10 +254,6 @@ def visibility(direction_ms: ArrayLike, noise_ms: ArrayLike) -> Visibility:
         Change of the cells per unit of the error, ms.
     noise_ms : array, broadcast, shape (..., cell)
         sd of a step, ms; above 0.
-
-    Returns
-    -------
-    Visibility
 
     Notes
     -----
@@ -305,19 +283,7 @@ def candidate_cells(shapes: ModelShapes, gpu: GpuSpec, batch: Array, context: Ar
 
 
 def detectable_with(direction_ms: Array, noise_ms: Array, extra_ms: Array, extra_noise_ms: Array) -> Array:
-    """Smallest size detectable beside a free scalar with one more cell, for each of several such cells.
-
-    Parameters
-    ----------
-    direction_ms, noise_ms : arrays, shape (cell,)
-        As in `visibility`.
-    extra_ms, extra_noise_ms : arrays, shape (candidate,)
-        The same of the cells that could be added.
-
-    Returns
-    -------
-    array, shape (candidate,)
-    """
+    """`Visibility.detectable` with one more cell, for each of several such cells: arrays (cell,), (candidate,)."""
 
     def joined(own: Array, extra: Array) -> Array:
         return np.concatenate([np.broadcast_to(own, (len(extra), len(own))), extra[:, None]], axis=-1)
@@ -325,26 +291,18 @@ def detectable_with(direction_ms: Array, noise_ms: Array, extra_ms: Array, extra
     return visibility(joined(direction_ms, extra_ms), joined(noise_ms, extra_noise_ms)).detectable
 
 
-def mean_efficiency(
-    draws: Draws, constants: Mapping[str, Mapping[str, Array]], base: Efficiency | None = None
-) -> dict[str, Efficiency]:
-    """Posterior means of the efficiency constants on each GPU of the draws.
+def mean_efficiency(draws: Draws, constants: Mapping[str, Mapping[str, Array]]) -> dict[str, Efficiency]:
+    """Posterior means of the efficiency constants on each GPU of the draws; peak rates for those not among them.
 
-    Parameters
-    ----------
-    constants : mapping of name to {gpu or "all GPUs": draws, shape (draw,)}
-        `Evidence.constants["primary"]`.
-    base : Efficiency, optional
-        Gives constants that are not among them; default: peak rates.
+    `constants` is `Evidence.constants["primary"]`: name to {gpu or "all GPUs": draws, shape (draw,)}.
     """
     found = {}
     for gpu in draws.cells.gpus:
-        means: dict[str, Any] = {}
-        for name, by_gpu in constants.items():
-            values = by_gpu.get(gpu, by_gpu.get("all GPUs"))
-            if name in CONSTANTS and values is not None:
-                means[name] = float(draws.weight @ values)
-        found[gpu] = replace(base or Efficiency.peak(), **means)
+        values = {name: by_gpu.get(gpu, by_gpu.get("all GPUs")) for name, by_gpu in constants.items()}
+        means: dict[str, Any] = {
+            n: float(draws.weight @ v) for n, v in values.items() if n in CONSTANTS and v is not None
+        }
+        found[gpu] = replace(Efficiency.peak(), **means)
     return found
 
 
@@ -385,7 +343,34 @@ def hidden_errors(
     rows = []
     for model, gpu, mask in draws.pairs():
         grid = _Grid.of(draws, mask)
-        rows += _hidden_of(model, gpu, grid, shapes[model], gpus[gpu], efficiency[gpu], experts)
+        batch, context = candidate_cells(shapes[model], gpus[gpu], grid.batch, grid.context)
+        every = np.append(grid.batch, batch), np.append(grid.context, context)
+        roof = (shapes[model], gpus[gpu], *every, efficiency[gpu], experts)
+        changes, cells = directions(*roof), len(grid.batch)
+        extra_noise = grid.noise_elsewhere(gpu_ms(*roof)[cells:])
+        for kind in ERRORS:
+            if kind.name not in changes:
+                continue
+            own, extra = np.split(changes[kind.name], [cells])
+            seen = visibility(own, grid.noise_ms)
+            sizes = detectable_with(own, grid.noise_ms, extra, extra_noise)
+            best = int(sizes.argmin()) if len(sizes) and sizes.min() < seen.detectable else None
+            rows.append(
+                {
+                    "model": model,
+                    "gpu": gpu,
+                    "error": kind.name,
+                    "label": kind.label,
+                    "unit": kind.unit,
+                    "share_hidden": float(seen.share_hidden),
+                    "floor_shift": float(seen.floor_ms),
+                    "detectable": float(seen.detectable),
+                    "detectable_known_floor": float(seen.detectable_known_floor),
+                    "best_batch": None if best is None else float(batch[best]),
+                    "best_context": None if best is None else float(context[best]),
+                    "detectable_with_it": float(seen.detectable if best is None else sizes[best]),
+                }
+            )
     return rows
 
 
@@ -403,63 +388,16 @@ class _Grid:
     def of(cls, draws: Draws, mask: NDArray[np.bool_]) -> "_Grid":
         axes = np.concatenate([draws.batch[:, mask], draws.context[:, mask]], axis=-1)
         grids, member = np.unique(axes, axis=0, return_inverse=True)
-        weight = draws.weight
-        grid = grids[0]
+        most, weight = 0, draws.weight
         if len(grids) > 1:
-            most = np.bincount(member, weight).argmax()
-            grid, weight = grids[most], np.where(member == most, weight, 0.0)
+            most = int(np.bincount(member, weight).argmax())
+            weight = np.where(member == most, weight, 0.0)
         weight = weight / weight.sum()
-        batch, context = np.split(grid, 2)
-        return cls(
-            batch,
-            context,
-            float(weight @ draws.floor_ms[:, mask].mean(-1)),
-            weight @ draws.mean_ms[:, mask],
-            weight @ draws.noise_ms[:, mask],
-        )
+        batch, context = np.split(grids[most], 2)
+        floor = float(weight @ draws.floor_ms[:, mask].mean(-1))
+        return cls(batch, context, floor, weight @ draws.mean_ms[:, mask], weight @ draws.noise_ms[:, mask])
 
     def noise_elsewhere(self, gpu_ms: Array) -> Array:
         """Noise sd to expect at cells with that T_gpu, ms."""
         relative = np.median(self.noise_ms / np.abs(self.mean_ms))
         return np.maximum(relative * (gpu_ms + self.floor_ms), self.noise_ms.min())
-
-
-def _hidden_of(
-    model: str,
-    gpu: str,
-    grid: _Grid,
-    shapes: ModelShapes,
-    spec: GpuSpec,
-    efficiency: Efficiency,
-    experts: Experts,
-) -> list[dict[str, Any]]:
-    batch, context = candidate_cells(shapes, spec, grid.batch, grid.context)
-    cells = len(grid.batch)
-    every = np.append(grid.batch, batch), np.append(grid.context, context)
-    changes = directions(shapes, spec, *every, efficiency, experts)
-    extra_noise = grid.noise_elsewhere(gpu_ms(shapes, spec, *every, efficiency, experts)[cells:])
-    rows = []
-    for kind in ERRORS:
-        if kind.name not in changes:
-            continue
-        own, extra = np.split(changes[kind.name], [cells])
-        seen = visibility(own, grid.noise_ms)
-        sizes = detectable_with(own, grid.noise_ms, extra, extra_noise)
-        best = int(sizes.argmin()) if len(sizes) and sizes.min() < seen.detectable else None
-        rows.append(
-            {
-                "model": model,
-                "gpu": gpu,
-                "error": kind.name,
-                "label": kind.label,
-                "unit": kind.unit,
-                "share_hidden": float(seen.share_hidden),
-                "floor_shift": float(seen.floor_ms),
-                "detectable": float(seen.detectable),
-                "detectable_known_floor": float(seen.detectable_known_floor),
-                "best_batch": None if best is None else float(batch[best]),
-                "best_context": None if best is None else float(context[best]),
-                "detectable_with_it": float(seen.detectable if best is None else sizes[best]),
-            }
-        )
-    return rows

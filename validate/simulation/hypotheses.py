@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.quadrature import Quadrature, quadrature
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
@@ -34,12 +35,12 @@ from rooffloor.validate.hypotheses.h2 import h2
 from rooffloor.validate.hypotheses.h3 import h3
 from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED
 from rooffloor.validate.hypotheses.slope import weighted_slope
-from rooffloor.validate.published.printed_figures import ANCHOR, MOE, SIBLING, SMALL
-from rooffloor.validate.simulation.sbc import STUDY_GRID as GRID
+from rooffloor.validate.published.printed_figures import ANCHOR, BATCHES, CONTEXTS, MOE, SIBLING, SMALL
 from rooffloor.validate.study.margins import Margins
 
 type Array = NDArray[np.float64]
 
+GRID = tuple((b, c) for b in BATCHES for c in CONTEXTS)
 SILICON = ("H100", "H200", "A100-40GB", "A100-80GB", "L40S")
 """Whose peak rates the simulated GPUs have, in turn."""
 CONSTANTS = Efficiency(eta_bw=0.8, eta_fa=0.7, eta_tc=0.8, l_half=200.0)
@@ -55,22 +56,10 @@ CHUNK = 50
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """Simulated studies of one truth.
+    """Simulated studies of one truth: arrays gpu_ms [cell], step_ms and mean_ms (without noise) [study, cell].
 
-    Attributes
-    ----------
-    truth : Truth
-    model : str
-        Who is tested.
-    cells : Cells
-    gpu_ms : array [cell]
-    step_ms, mean_ms : array [study, cell]
-        With and without noise.
-    difference : array [study, gpu]
-        Residual MAPE of the model less the anchor's, under the floor that endless repeats would calibrate on the
-        anchor; points.
-    level : array [study, gpu]
-        Residual MAPE of the model, percent.
+    `model` is who is tested; `level` [study, gpu] its residual MAPE, percent, and `difference` that less the anchor's,
+    points, under the floor that endless repeats would calibrate on the anchor.
     """
 
     truth: Truth
@@ -172,41 +161,28 @@ def _solve(mean_of: Callable[[Any], Array], predicted: Array, target: Array, siz
 # ---- judged -----------------------------------------------------------------------------------------------------
 
 
-def draws_of(
-    cells: Cells, gpu_ms: Array, step_ms: Array, found: Quadrature, study: int, anchor: str, label: str
-) -> Draws:
-    """What the judging sees of one data set's posterior by quadrature.
-
-    Parameters
-    ----------
-    gpu_ms, step_ms : array [cell]
-    study : int
-        Which data set of `found`, fitted with floors per (GPU, model).
-    """
+def _draws_of(made: Simulated, found: Quadrature, study: int) -> Draws:
+    """What the judging sees of one study's posterior."""
+    cells, anchors = made.cells, found.floor_ms[study][:, [model == ANCHOR for _, model in found.pairs]]
     floors = found.floor_ms[study][:, found.pair_code]
     count = len(floors)
-    of_anchor = {gpu: k for k, (gpu, model) in enumerate(found.pairs) if model == anchor}
-    anchor_floor = np.full_like(floors, np.nan)
-    for gpu, k in of_anchor.items():
-        anchor_floor[:, cells.gpu == gpu] = found.floor_ms[study][:, [k]]
-    T = np.broadcast_to(gpu_ms, floors.shape)
+    T = np.broadcast_to(made.gpu_ms, floors.shape)
     relative = found.noise_relative[study][:, cells.model_code]
-    noise = np.sqrt(found.noise_ms[study][:, None] ** 2 + (relative * (T + floors)) ** 2)
     return Draws(
         cells,
-        label,
-        anchor,
+        SIMULATED,
+        ANCHOR,
         {m: default_class(m) for m in cells.models},
         cells.batch[None],
         cells.context[None],
-        step_ms[None],
+        made.step_ms[study][None],
         T,
         {},
         np.zeros_like(floors),
         floors,
         {},
-        anchor_floor,
-        noise,
+        anchors[:, cells.gpu_code],
+        np.sqrt(variance_ms2(T + floors, relative, found.noise_ms[study][:, None])),
         np.arange(count) * UNITS // count,
         np.full(count, 1.0 / count),
     )
@@ -216,72 +192,61 @@ def judge(made: Simulated, margins: Margins, rng: np.random.Generator) -> dict[s
     """What every test says of every study: by name, [study]; coverage [study, gpu]."""
     found = quadrature(made.cells, made.gpu_ms, made.step_ms, rng, draws=DRAWS)
     judged = []
-    for n, y in enumerate(made.step_ms):
-        draws = with_own_noise(draws_of(made.cells, made.gpu_ms, y, found, n, ANCHOR, SIMULATED), rng)
+    for n in range(len(made.step_ms)):
+        draws = with_own_noise(_draws_of(made, found, n), rng)
         judged.append(JUDGES[made.truth.test](draws, margins, made, n))
     result = {name: np.array([one[name] for one in judged], dtype=float) for name in judged[0]}
-    if made.truth.test == "H1":
-        result |= _frequentist(made, margins)
-    return result
+    return result | (_frequentist(made, margins) if made.truth.test == "H1" else {})
 
 
-def _covers(estimate: Mapping[str, Any], truth: float) -> dict[str, bool]:
-    return {level: low <= truth <= high for level, (low, high) in estimate["intervals"].items()}
+def _covers(rows: Sequence[Mapping[str, Any]], truths: Mapping[str, tuple[str, ArrayLike]]) -> dict[str, Any]:
+    """Share of the rows whose intervals of an estimate hold the truth, by level and name."""
+    found = {}
+    for level in ("50", "90"):
+        for name, (key, truth) in truths.items():
+            low, high = np.array([row[key]["intervals"][level] for row in rows]).T
+            found[f"covers {level}: {name}"] = np.mean((low <= truth) & (truth <= high))
+    return found
+
+
+def _shares(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, Any]:
+    """Share of the rows with a verdict, under another name."""
+    return {name: np.mean([row["verdict"] == verdict for row in rows]) for name, verdict in names.items()}
 
 
 def _judge_h1(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
     found = h1(draws, margins, both_schools=False).data["families"][0]
-    rows = found["per_sku"]
-    level = {
-        m: np.array([_level(draws.gpu_ms[0] + draws.calibrated_ms[0], made.mean_ms[study], made.truth.noise, at)
-                     for at in (draws.mask(m, g) for g in made.cells.gpus)])
-        for m in (ANCHOR, made.model)
-    }  # fmt: skip
-    result = {
+    predicted, mean = draws.gpu_ms[0] + draws.calibrated_ms[0], made.mean_ms[study]
+    level, anchor = (
+        np.array([_level(predicted, mean, made.truth.noise, draws.mask(m, g)) for g in draws.cells.gpus])
+        for m in (made.model, ANCHOR)
+    )
+    truths = {"difference": level - anchor, "level": level, "slope": _true_slope(made, study)}
+    return {
         "non-inferior": found["probability"]["value"] >= margins.probability,
         "supported": found["verdict"] == SUPPORTED,
         "refuted": found["verdict"] == REFUTED,
+        **_covers(found["per_sku"], {name: (name, truth) for name, truth in truths.items()}),
     }
-    for share in ("50", "90"):
-        for name, key, truth in (
-            ("difference", "difference", level[made.model] - level[ANCHOR]),
-            ("level", "level", level[made.model]),
-            ("slope", "slope", _true_slope(made, study)),
-        ):
-            inside = [_covers(r[key], float(t))[share] for r, t in zip(rows, truth, strict=True)]
-            result[f"covers {share}: {name}"] = np.mean(inside)
-    return result
 
 
 def _true_slope(made: Simulated, study: int) -> Array:
     """Slope of the mean steps on T_gpu, relative least squares, [gpu]."""
-    T = made.gpu_ms[made.cells.model == made.model].reshape(made.truth.gpus, -1)
     y = made.by_pair(made.mean_ms, made.model)[study]
-    return weighted_slope(T, y, 1.0 / y**2)[0]
+    return weighted_slope(made.by_pair(made.gpu_ms[None], made.model)[0], y, 1.0 / y**2)[0]
 
 
 def _judge_h2(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
     parts = h2(draws, margins).data["parts"]
-    found = {}
-    for part, name in (("a", "level"), ("c", "shape")):
-        verdicts = [row["verdict"] for row in parts[part]["per_sku"]]
-        found[f"{name} supported"] = np.mean([v == SUPPORTED for v in verdicts])
-        found[f"{name} refuted"] = np.mean([v == REFUTED for v in verdicts])
-    return found
+    level = _shares(parts["a"]["per_sku"], {"level supported": SUPPORTED, "level refuted": REFUTED})
+    return level | _shares(parts["c"]["per_sku"], {"shape supported": SUPPORTED, "shape refuted": REFUTED})
 
 
 def _judge_h3(draws: Draws, margins: Margins, made: Simulated, study: int) -> dict[str, Any]:
     rows = h3(draws, margins).data["per_sku"]
-    verdicts = [row["verdict"] for row in rows]
-    found: dict[str, Any] = {
-        f"{word} on a GPU": np.mean([v == word for v in verdicts]) for word in (SUPPORTED, REFUTED, NOT_TESTED)
-    }
-    gap = made.truth.floor_ms
+    found = _shares(rows, {f"{word} on a GPU": word for word in (SUPPORTED, REFUTED, NOT_TESTED)})
     if made.truth.slope == 1.0 and made.truth.leftover == 0.0:  # else no floor alone is true
-        for level in ("50", "90"):
-            found[f"covers {level}: floor less the anchor's"] = np.mean(
-                [_covers(row["floor_above_anchor"], gap)[level] for row in rows]
-            )
+        found |= _covers(rows, {"floor less the anchor's": ("floor_above_anchor", made.truth.floor_ms)})
     return found
 
 
@@ -295,9 +260,8 @@ def _frequentist(made: Simulated, margins: Margins) -> dict[str, Array]:
         m: 100.0 * np.abs((made.by_pair(made.gpu_ms[None], m) + known) / made.by_pair(made.step_ms, m) - 1.0)
         for m in (ANCHOR, made.model)
     }
-    gpus = [f"GPU {g + 1}" for g in range(made.truth.gpus)]
-    one_die = {gpus[0]: "die", gpus[1]: "die"}
-    of = (error[made.model], error[ANCHOR], gpus, margins.h1_points)
+    one_die = dict.fromkeys(made.cells.gpus[:2], "die")
+    of = (error[made.model], error[ANCHOR], made.cells.gpus, margins.h1_points)
     least = 1.0 - margins.probability
     tests = {
         "t, K-1 df": frequentist.t_per_gpu(*of).p_value,
@@ -382,13 +346,7 @@ def calibrate(
         mine = [result for chunk, result in zip(chunks, found, strict=True) if chunk.truth == truth]
         rates = np.concatenate([result["values"] for result in mine], axis=1)
         for quantity, values in zip(mine[0]["names"].tolist(), rates, strict=True):
-            rows.append(
-                asdict(truth)
-                | {
-                    "studies": len(values),
-                    "quantity": quantity,
-                    "rate": float(values.mean()),
-                    "se": float(values.std() / np.sqrt(len(values))),
-                }
-            )
+            se = float(values.std() / np.sqrt(len(values)))
+            counted = {"studies": len(values), "quantity": quantity, "rate": float(values.mean()), "se": se}
+            rows.append(asdict(truth) | counted)
     return Rates(pd.DataFrame(rows))

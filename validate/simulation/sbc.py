@@ -17,26 +17,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import chisquare
+from statsmodels.stats.multitest import multipletests
 
 from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.prior_density import sample_prior
+from rooffloor.models.inference.sampling import Compiled, SmallFit, compile_model, fit_many
+from rooffloor.models.inference.step_distribution import step_distribution
+from rooffloor.models.inference.step_model import build_model
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.common.runner import run
-from rooffloor.validate.published.printed_figures import ANCHOR, BATCHES, CONTEXTS, MOE, SIBLING, SKUS, SMALL
+from rooffloor.validate.published.printed_figures import ANCHOR, MOE, SIBLING, SKUS, SMALL
+from rooffloor.validate.simulation.hypotheses import GRID
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import xarray as xr
     from matplotlib.axes import Axes
-
-    from rooffloor.models.inference.sampling import Compiled, SmallFit
 
 type Array = NDArray[np.float64]
 
-STUDY_GRID = tuple((b, c) for b in BATCHES for c in CONTEXTS)
 
 KEPT = 99
 """Draws that a truth is ranked among: 100 ranks, so that intervals of 50 and 90 % are whole numbers of ranks."""
@@ -65,7 +69,7 @@ class Ranks:
         then one column per scalar with the truth's rank, 0 to `KEPT`.
     """
 
-    table: "pd.DataFrame"
+    table: pd.DataFrame
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -76,15 +80,12 @@ class Ranks:
         """Ranks of one scalar, [data set]."""
         return self.table[quantity].to_numpy(dtype=np.int64)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """One row per scalar: mean rank (share of `KEPT`), coverage, p-values.
 
         Columns `in_50` and `in_90` are the shares of data sets whose central interval holds the truth; `p` is that of
         the chi-squared test of uniform ranks in `BINS` bins, `p_holm` the same adjusted for all scalars (Holm).
         """
-        import pandas as pd
-        from statsmodels.stats.multitest import multipletests
-
         rows = [_row(quantity, self.ranks(quantity)) for quantity in self.quantities]
         frame = pd.DataFrame(rows)
         frame["p_holm"] = multipletests(frame["p"], method="holm")[1]
@@ -152,22 +153,13 @@ class Ranks:
     @classmethod
     def load(cls, path: Path) -> "Ranks":
         """Read what `save` wrote."""
-        import pandas as pd
-
         return cls(pd.read_csv(path))
 
 
 def _row(quantity: str, ranks: NDArray[np.int64]) -> dict[str, Any]:
-    from scipy.stats import chisquare
-
     counts = np.bincount(ranks * BINS // (KEPT + 1), minlength=BINS)
-    return {
-        "quantity": quantity,
-        "mean": float(ranks.mean() / KEPT),
-        "in_50": covered(ranks, 0.5),
-        "in_90": covered(ranks, 0.9),
-        "p": float(chisquare(counts).pvalue),
-    }
+    mean, p = float(ranks.mean() / KEPT), float(chisquare(counts).pvalue)
+    return {"quantity": quantity, "mean": mean, "in_50": covered(ranks, 0.5), "in_90": covered(ranks, 0.9), "p": p}
 
 
 def covered(ranks: NDArray[np.int64], level: float) -> float:
@@ -210,11 +202,8 @@ class _Setting:
     classes: Mapping[str, str]
     seed: int
 
-    def simulate(self, data_set: int) -> tuple["xr.Dataset", Array, int]:
+    def simulate(self, data_set: int) -> tuple[xr.Dataset, Array, int]:
         """A draw from the prior (one chain, one draw), the steps [cell], ms, that it makes, draws thrown away."""
-        from rooffloor.models.inference.prior_density import sample_prior
-        from rooffloor.models.inference.step_distribution import step_distribution
-
         rng = np.random.default_rng([self.seed, data_set])
         for redrawn in count():
             truth = sample_prior(rng, 1, self.cells, self.classes, self.structure, work=self.work)
@@ -224,18 +213,13 @@ class _Setting:
                 return truth, steps, redrawn
         raise AssertionError  # count() has no end
 
-    def compiled(self) -> "Compiled":
+    def compiled(self) -> Compiled:
         """The model, for any data set."""
-        from rooffloor.models.inference.sampling import compile_model
-        from rooffloor.models.inference.step_model import build_model
-
         cells = replace(self.cells, step_ms=np.ones(len(self.cells)))
         return compile_model(build_model(cells, self.work, self.classes, self.structure, "free"))
 
-    def scalars(self, draws: "xr.Dataset", steps: Array) -> dict[str, Array]:
+    def scalars(self, draws: xr.Dataset, steps: Array) -> dict[str, Array]:
         """Every scalar of a posterior or a prior by name, and the log likelihood of `steps`; each (draw,)."""
-        from rooffloor.models.inference.step_distribution import step_distribution
-
         rng = np.random.default_rng(0)  # not drawn from: the draws know all models and SKUs
         likelihood = step_distribution(draws, self.cells, self.classes, self.structure, rng, work=self.work)
         hidden = ("noise_own", "launches_at_floor")  # standardised; no parameter
@@ -244,7 +228,7 @@ class _Setting:
         return found | {LOG_LIKELIHOOD: likelihood.log_density(steps).sum(axis=1)}
 
 
-def _flat(values: "xr.DataArray") -> dict[str, Array]:
+def _flat(values: xr.DataArray) -> dict[str, Array]:
     """A variable (chain, draw, ...) as scalars named by its labels, each (chain x draw,)."""
     dims = [d for d in values.dims if d not in ("chain", "draw")]
     pooled = values.transpose("chain", "draw", *dims).to_numpy().reshape(-1, *(values.sizes[d] for d in dims))
@@ -258,7 +242,7 @@ def _flat(values: "xr.DataArray") -> dict[str, Array]:
 def study_cells() -> Cells:
     """Cells of the study's size: its models on its three GPUs, the mixture of experts on one."""
     pairs = [(m, g) for m in (ANCHOR, SIBLING, SMALL, MOE) for g in SKUS if m != MOE or g == SKUS[0]]
-    rows = [(m, g, b, c) for m, g in pairs for b, c in STUDY_GRID]
+    rows = [(m, g, b, c) for m, g in pairs for b, c in GRID]
     return Cells.from_columns(*zip(*rows, strict=True))
 
 
@@ -289,8 +273,6 @@ def sbc(
     fit
         Arguments of `sampling.fit_gated`; default: 4 chains of 1000 draws, the gate of the study.
     """
-    import pandas as pd
-
     structure, cells = structure or FloorStructure(), cells or study_cells()
     classes = {m: default_class(m) for m in cells.models}
     setting = _Setting(structure, cells, stack_work(cells), classes, seed)
@@ -319,11 +301,9 @@ def _named(cells: Cells) -> str:
 
 
 def _calibrate(
-    setting: _Setting, compiled: "Compiled", chunk: range, jobs: int, fit: Mapping[str, Any]
+    setting: _Setting, compiled: Compiled, chunk: range, jobs: int, fit: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Rows of `Ranks.table` for some data sets, as numbers, with the names of their columns."""
-    from rooffloor.models.inference.sampling import fit_many
-
     made = [setting.simulate(k) for k in chunk]
     seeds = [int(np.random.SeedSequence([setting.seed, k, 1]).generate_state(1)[0]) for k in chunk]
     fits = fit_many(compiled, [{"measured_ms": y} for _, y, _ in made], seeds, keep=KEPT, jobs=jobs, **fit)
@@ -334,18 +314,14 @@ def _calibrate(
     return {"names": list(rows[0]), "values": [list(row.values()) for row in rows]}
 
 
-def _found(data_set: int, redrawn: int, fit: "SmallFit") -> dict[str, float]:
+def _found(data_set: int, redrawn: int, fit: SmallFit) -> dict[str, float]:
     last = fit.attempts[-1].diagnostics
     first = fit.attempts[0].diagnostics.divergences
     values = (data_set, redrawn, len(fit.attempts), first, last.divergences, last.rhat, fit.passed)
     return {name: float(value) for name, value in zip(COUNTS, values, strict=True)}
 
 
-def _ranks(
-    setting: _Setting, compiled: "Compiled", truth: "xr.Dataset", steps: Array, fit: "SmallFit"
-) -> dict[str, float]:
-    import xarray as xr
-
+def _ranks(setting: _Setting, compiled: Compiled, truth: xr.Dataset, steps: Array, fit: SmallFit) -> dict[str, float]:
     draws = xr.Dataset(
         {n: (("chain", "draw", *compiled.dims.get(n, ())), v[None]) for n, v in fit.draws.items() if n in truth}
     )

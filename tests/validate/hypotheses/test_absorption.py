@@ -396,9 +396,9 @@ def test_mean_efficiency_is_the_posterior_mean_on_each_gpu():
         "eta_fa": {"all GPUs": values},
         "q": {"all GPUs": values},  # no constant of the roof
     }
-    found = mean_efficiency(draws, constants, Efficiency(eta_tc=0.7))
+    found = mean_efficiency(draws, constants)
     assert set(found) == {"H100", "H200"}
     assert found["H100"].eta_bw == pytest.approx(draws.weight @ values)
     assert found["H200"].eta_bw == pytest.approx(draws.weight @ values / 2)
     assert found["H200"].eta_fa == found["H100"].eta_fa == pytest.approx(draws.weight @ values)
-    assert found["H100"].eta_tc == 0.7
+    assert found["H100"].eta_tc == 1.0
