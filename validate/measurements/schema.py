@@ -1,4 +1,4 @@
-"""The schema of measurement files: columns, what they may hold, and the names in them (DESIGN section 7)."""
+"""The schema of measurement files: columns, what they may hold, and the names in them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -115,7 +115,7 @@ UNITS = {c: "ms" for c in KNOWN if c.endswith("_ms")} | {"batch": "sequences", "
 
 
 def descriptor() -> dict[str, Any]:
-    """The schema as a Table Schema of Frictionless Data; validate/schemas/measurements.schema.json holds it."""
+    """The schema as a Table Schema of Frictionless Data; measurements.schema.json, beside this module, holds it."""
     return {
         "$schema": "https://datapackage.org/profiles/2.0/tableschema.json",
         "name": "rooffloor-measurements",
@@ -238,7 +238,7 @@ def choose(table: Table, rows: pd.Index, column: str, wanted: str | None, option
 
 
 def select(table: Table, names: Names, stack: str | None, mode: str | None) -> Selected:
-    """Read a table in the schema of DESIGN section 7."""
+    """Read a table in the schema."""
     table.require(REQUIRED, _hint(table) if "step_ms" not in table.frame.columns else "")
     text = table.frame
     given = text["excluded"] != "" if "excluded" in text else pd.Series(False, index=text.index)
