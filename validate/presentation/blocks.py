@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
-from rooffloor.validate.presentation.numbers import Record, is_estimate, label, lines, plain
+from rooffloor.validate.presentation.numbers import Record, decimal, is_estimate, label, lines, plain
 
 OPEN_ROWS = 24
 """Rows of a long table that are shown; the others are folded away."""
@@ -111,6 +111,15 @@ def estimate_cell(estimate: Record | None, *, signed: bool = False, unit: bool =
     return Cell(lines(estimate, signed=signed, unit=unit))
 
 
+def any_cell(value: object, *, signed: bool = False, unit: bool = True) -> Cell:
+    """A value as a cell: an estimate with its intervals, a tuple of texts as lines, a `Cell` as it is."""
+    if isinstance(value, Cell):
+        return value
+    if is_estimate(value):
+        return estimate_cell(value, signed=signed, unit=unit)  # type: ignore[arg-type]
+    return Cell(value) if isinstance(value, tuple) else text_cell(value)
+
+
 def common_estimand(estimates: Iterable[object]) -> str:
     """What the estimates among some values estimate, where all of them estimate the same."""
     names = {e["estimand"] for e in estimates if is_estimate(e)}  # type: ignore[index]
@@ -124,8 +133,7 @@ class Field:
     Attributes
     ----------
     of
-        Key of a value, keys of one within another, or function of a record. An estimate is written with its intervals,
-        a tuple of texts as lines, a `Cell` as it is.
+        Key of a value (see `any_cell`), keys of one within another, or function of a record.
     note
         Below the title; default: what the column estimates, where all rows estimate the same.
     numeric
@@ -150,12 +158,10 @@ class Field:
         note = common_estimand(values) if self.note is None else self.note
         return Column(self.title, note, _numeric(values) if self.numeric is None else self.numeric)
 
-    def cell(self, value: object) -> Cell:
-        if isinstance(value, Cell):
-            return value
-        if is_estimate(value):
-            return estimate_cell(value, signed=self.signed, unit=self.unit)  # type: ignore[arg-type]
-        return Cell(value) if isinstance(value, tuple) else text_cell(value)
+
+def decimals(title: str, key: str, digits: int = 2, note: str = "", *, unit: str = "1", signed: bool = False) -> Field:
+    """A column of plain numbers with so many decimals."""
+    return Field(title, lambda row: decimal(row[key], digits, unit, signed=signed), note, numeric=True)
 
 
 def table(
@@ -163,7 +169,7 @@ def table(
 ) -> tuple[Block, ...]:
     """Records as a table; nothing where there are none. With `fold`, rows beyond `OPEN_ROWS` are folded away."""
     columns = [(field, [field.value(row) for row in rows]) for field in fields]
-    cells = [[field.cell(value) for value in values] for field, values in columns]
+    cells = [[any_cell(value, signed=field.signed, unit=field.unit) for value in values] for field, values in columns]
     heading = [field.head(values) for field, values in columns]
     return long_table(caption, heading, list(zip(*cells, strict=True)), heads, OPEN_ROWS if fold else len(rows))
 

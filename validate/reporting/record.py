@@ -157,7 +157,6 @@ def _variant(
         "floors": tables.floors(draws, None, None),
         "hypotheses": tests or {test: TESTS[test](draws, evidence.study.margins).data for test in TESTS},
         "efficiency": tables.constants(draws, constants),
-        "diagnostics": None,
     }
 
 

@@ -3,22 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from rooffloor.validate.hypotheses.absorption import implausible, share_words
-from rooffloor.validate.presentation.blocks import (
-    Block,
-    Cell,
-    Column,
-    Fold,
-    Image,
-    Section,
-    Table,
-    Text,
-    common_estimand,
-    estimate_cell,
-    items,
-    long_table,
-    text_cell,
-)
+from rooffloor.validate.presentation.blocks import Block, Field, Fold, Image, Section, Text, items, table
 from rooffloor.validate.presentation.numbers import MISSING, Record, size_number
 
 TITLE = "What a floor absorbs, and what it hides"
@@ -52,14 +37,18 @@ def section(absorbed: Sequence[Record], hidden: Sequence[Record], image: Callabl
 
 
 def _absorbed(rows: Sequence[Record], image: tuple[Image, ...]) -> tuple[Block, ...]:
-    if not rows:
-        return image
-    return (
-        Text(f"{_verdict(rows)} {_WHY}"),
-        *image,
-        *_absorbed_table(rows),
-        Fold(f"In words ({len(rows)})", items(row["sentence"] for row in rows)),
+    fields = (
+        Field("model", "model"),
+        Field("GPU", "gpu"),
+        Field("cells", "cells"),
+        Field("squared error removed, %", lambda r: _in_percent(r["squared"])),
+        Field("of pure noise, %", lambda r: _in_percent(r["noise_squared"])),
+        Field("absolute error removed, %", lambda r: _in_percent(r["absolute"])),
+        Field("of pure noise, %", lambda r: _in_percent(r["noise_absolute"])),
+        Field("MAPE left, %", "left"),
     )
+    shown = table("What the best scalar removes of the relative error of T_gpu", rows, fields, heads=2)
+    return (*([Text(f"{_verdict(rows)} {_WHY}")] if rows else []), *image, *shown)
 
 
 _WHY = (
@@ -74,8 +63,9 @@ def _verdict(rows: Sequence[Record]) -> str:
     told = [row for row in rows if row["cells"] > 1]
     if not told:
         return "No (model, GPU) has more than one cell, which some scalar always meets: nothing is shown."
-    more = sum(_exceeds(row) for row in told)
-    open_ = sum(not _exceeds(row) and not _within(row) for row in told)
+    bounds = [_bounds(row) for row in told]
+    more = sum(low > limit for low, _, limit in bounds)
+    open_ = sum(not low > limit and not high <= limit for low, high, limit in bounds)
     text = (
         "The best scalar of each (model, GPU) removes more of the squared relative error than pure noise gives in "
         f"{more} of {len(told)} pairs (90 % intervals apart)"
@@ -86,49 +76,13 @@ def _verdict(rows: Sequence[Record]) -> str:
 
 
 def _bounds(row: Record) -> tuple[float, float, float]:
-    """The 90 % interval of the squared share, and the upper end of that of pure noise."""
-    nan = float("nan")
-    low, high = (nan if end is None else end for end in row["squared"]["intervals"].get("90", (nan, nan)))
-    limit = row["noise_squared"]["intervals"].get("90", (nan, nan))[1]
-    return low, high, nan if limit is None else limit
+    """The 90 % interval of the squared share, and the upper end of that of pure noise; NaN where there is none."""
+    own, noise = (row[key]["intervals"].get("90", (None, None)) for key in ("squared", "noise_squared"))
+    low, high, limit = (float("nan") if end is None else float(end) for end in (*own, noise[1]))
+    return low, high, limit
 
 
-def _exceeds(row: Record) -> bool:
-    low, _, limit = _bounds(row)
-    return low > limit
-
-
-def _within(row: Record) -> bool:
-    _, high, limit = _bounds(row)
-    return high <= limit
-
-
-def _absorbed_table(rows: Sequence[Record]) -> tuple[Block, ...]:
-    shares = {
-        "squared": "squared error removed, %",
-        "noise_squared": "of pure noise, %",
-        "absolute": "absolute error removed, %",
-        "noise_absolute": "of pure noise, %",
-    }
-    columns = (
-        Column("model"),
-        Column("GPU"),
-        Column("cells", numeric=True),
-        *(Column(title, common_estimand(row[key] for row in rows), True) for key, title in shares.items()),
-        Column("MAPE left, %", common_estimand(row["left"] for row in rows), True),
-    )
-    cells = [
-        (
-            *(text_cell(row[key]) for key in ("model", "gpu", "cells")),
-            *(estimate_cell(in_percent(row[key])) for key in shares),
-            estimate_cell(row["left"]),
-        )
-        for row in rows
-    ]
-    return long_table("What the best scalar removes of the relative error of T_gpu", columns, cells, heads=2)
-
-
-def in_percent(share: Record) -> Record:
+def _in_percent(share: Record) -> Record:
     """An estimate of a share as one in percent."""
 
     def times(value: float | None) -> float | None:
@@ -161,7 +115,7 @@ def _hidden(rows: Sequence[Record], image: tuple[Image, ...]) -> tuple[Block, ..
         Text(f"{_HOW} {_ALONE}"),
         *items(_kinds(rows)),
         *image,
-        _overview(rows),
+        *_overview(rows),
         *(_of_gpu(gpu, [r for r in rows if r["gpu"] == gpu]) for gpu in dict.fromkeys(r["gpu"] for r in rows)),
     )
 
@@ -171,114 +125,102 @@ def _by_kind(rows: Sequence[Record]) -> list[list[Record]]:
 
 
 def _in_effect_hidden(row: Record) -> bool:
-    """Whether no size that the error can have would show, though cells depend on it."""
+    """Whether no size that the error can have would show."""
     size = row["detectable"]
-    return row["share_hidden"] is not None and (size is None or implausible(size, row["unit"]))
+    return size is None or (row["unit"].startswith("percent") and size >= 100.0)
 
 
 def _kinds(rows: Sequence[Record]) -> list[str]:
     """Kinds of error that no pair can see, because nothing depends on them or because a floor hides them."""
-    unseen = [g[0]["label"] for g in _by_kind(rows) if all(r["share_hidden"] is None for r in g)]
-    seen = [[r for r in g if r["share_hidden"] is not None] for g in _by_kind(rows)]
-    wholly = [g[0]["label"] for g in seen if g and all(map(_in_effect_hidden, g))]
-    partly = [
-        f"{g[0]['label']} ({sum(map(_in_effect_hidden, g))} of {len(g)} pairs)"
-        for g in seen
-        if any(map(_in_effect_hidden, g)) and not all(map(_in_effect_hidden, g))
-    ]
-    return [
-        f"{title}: {'; '.join(names)}."
-        for title, names in (
-            ("No cell depends on them, so that these data cannot show them", unseen),
-            ("In effect hidden by a free floor wherever cells depend on them", wholly),
-            ("In effect hidden in some pairs", partly),
-        )
-        if names
-    ]
+    unseen, wholly, partly = list[str](), list[str](), list[str]()
+    for group in _by_kind(rows):
+        name, seen = group[0]["label"], list(filter(_depends, group))
+        hidden = sum(map(_in_effect_hidden, seen))
+        if not seen:
+            unseen.append(name)
+        elif hidden == len(seen):
+            wholly.append(name)
+        elif hidden:
+            partly.append(f"{name} ({hidden} of {len(seen)} pairs)")
+    told = {
+        "No cell depends on them, so that these data cannot show them": unseen,
+        "In effect hidden by a free floor wherever cells depend on them": wholly,
+        "In effect hidden in some pairs": partly,
+    }
+    return [f"{title}: {'; '.join(names)}." for title, names in told.items() if names]
 
 
-def _overview(rows: Sequence[Record]) -> Table:
-    columns = (
+_ERROR = Field("error of T_gpu", lambda row: (row["label"], f"in {row['unit']}"), "unit of its size")
+
+
+def _overview(rows: Sequence[Record]) -> tuple[Block, ...]:
+    """A row for each kind of error: the span over all pairs of a model and a GPU."""
+
+    def span(key: str, words: Callable[[Record], str], *, depending: bool = True) -> Callable[[Record], str]:
+        def of(kind: Record) -> str:
+            group = [r for r in kind["rows"] if not depending or _depends(r)]
+            ordered = [words(r) for r in sorted(group, key=lambda r: float("inf") if r[key] is None else r[key])]
+            ends = dict.fromkeys((ordered[0], ordered[-1])) if ordered else (MISSING,)
+            return " to ".join(ends)
+
+        return of
+
+    with_it = span("detectable_with_it", _size("detectable_with_it"), depending=False)
+    fields = (
         _ERROR,
-        Column("pairs", "with cells that depend on it", True),
-        Column("share hidden", "of the squared effect", True),
-        *_SIZES,
-        Column("with one more cell", "floor free; the best one that fits", True),
+        Field("pairs", lambda k: f"{sum(map(_depends, k['rows']))} of {len(k['rows'])}", _PAIRS, numeric=True),
+        Field("share hidden", span("share_hidden", _share), _SQUARED, numeric=True),
+        Field("shows from", span("detectable", _size("detectable")), "floor free", numeric=True),
+        Field("shows from", span(_KNOWN, _size(_KNOWN)), "floor known", numeric=True),
+        Field("with one more cell", with_it, "floor free; the best one that fits", numeric=True),
     )
-    cells = tuple(
-        (
-            _kind(group[0]),
-            Cell((f"{sum(map(_depends, group))} of {len(group)}",)),
-            Cell((_span([_share(r) for r in sorted(filter(_depends, group), key=_order("share_hidden"))]),)),
-            *(
-                Cell((_span([_size(r, key) for r in sorted(filter(_depends, group), key=_order(key))]),))
-                for key in ("detectable", "detectable_known_floor")
-            ),
-            Cell((_span([_size(r, "detectable_with_it") for r in sorted(group, key=_order("detectable_with_it"))]),)),
-        )
-        for group in _by_kind(rows)
+    kinds = [group[0] | {"rows": group} for group in _by_kind(rows)]
+    return table("Errors of T_gpu that a free floor hides, over all models and GPUs", kinds, fields, fold=False)
+
+
+def _of_pair(pair: str, rows: Sequence[Record]) -> tuple[Block, ...]:
+    def best(row: Record) -> str:
+        return f"B = {row['best_batch']:g}, L = {row['best_context']:g}" if row["best_batch"] else "none"
+
+    fields = (
+        _ERROR,
+        Field("share hidden", _share, _SQUARED, numeric=True),
+        Field("the floor moves by", _moved, "ms per unit", numeric=True),
+        Field("shows from", _size("detectable"), "floor free", numeric=True),
+        Field("shows from", _size(_KNOWN), "floor known", numeric=True),
+        Field("best further cell", best, "batch, context", numeric=True),
+        Field("with that cell", _size("detectable_with_it"), "shows from, floor free", numeric=True),
     )
-    return Table("Errors of T_gpu that a free floor hides, over all models and GPUs", columns, cells)
+    return table(f"Errors of T_gpu that a free floor hides: {pair}", rows, fields, fold=False)
 
 
-_ERROR = Column("error of T_gpu", "unit of its size")
-_SIZES = (Column("shows from", "floor free", True), Column("shows from", "floor known", True))
+_PAIRS, _SQUARED, _KNOWN = "with cells that depend on it", "of the squared effect", "detectable_known_floor"
 
 
-def _kind(row: Record) -> Cell:
-    return Cell((row["label"], f"in {row['unit']}"))
+def _of_gpu(gpu: str, rows: Sequence[Record]) -> Fold:
+    """A table for each model on one GPU."""
+    by_model = groupby(rows, key=lambda row: row["model"])
+    tables = tuple(block for model, own in by_model for block in _of_pair(f"{model} on {gpu}", list(own)))
+    return Fold(f"{gpu}: each model, and the further cell that would show most", tables)
 
 
 def _depends(row: Record) -> bool:
     return row["share_hidden"] is not None
 
 
-def _order(key: str) -> Callable[[Record], float]:
-    return lambda row: float("inf") if row[key] is None else row[key]
-
-
-def _span(words: Sequence[str]) -> str:
-    """The first and the last of some ordered words; one where they are the same."""
-    if not words:
-        return MISSING
-    return words[0] if words[0] == words[-1] else f"{words[0]} to {words[-1]}"
-
-
-def _of_gpu(gpu: str, rows: Sequence[Record]) -> Fold:
-    """The rows of each model on one GPU as a table and, folded, as sentences."""
-    blocks: list[Block] = []
-    for model, group in groupby(rows, key=lambda row: row["model"]):
-        own = list(group)
-        blocks += [_of_pair(f"{model} on {gpu}", own), Fold("In words", items(row["sentence"] for row in own))]
-    return Fold(f"{gpu}: each model, and the further cell that would show most", tuple(blocks))
-
-
-def _of_pair(pair: str, rows: Sequence[Record]) -> Table:
-    columns = (
-        _ERROR,
-        Column("share hidden", "of the squared effect", True),
-        *_SIZES,
-        Column("best further cell", "batch, context", True),
-        Column("with that cell", "shows from, floor free", True),
-    )
-    cells = tuple(
-        (
-            _kind(row),
-            Cell((_share(row),)),
-            *(Cell((_size(row, key),)) for key in ("detectable", "detectable_known_floor")),
-            Cell((f"B = {row['best_batch']:g}, L = {row['best_context']:g}" if row["best_batch"] else "none",)),
-            Cell((_size(row, "detectable_with_it"),)),
-        )
-        for row in rows
-    )
-    return Table(f"Errors of T_gpu that a free floor hides: {pair}", columns, cells)
-
-
 def _share(row: Record) -> str:
+    """The share hidden in percent, that claims neither all nor nothing where it is not."""
     if not _depends(row):
         return NO_EFFECT
-    return share_words(row["share_hidden"]).replace("more than", ">").replace("less than", "<")
+    percent = 100.0 * row["share_hidden"]
+    if percent > 99.9:
+        return "> 99.9 %"
+    return "< 0.1 %" if percent < 0.1 else f"{percent:.3g} %"
 
 
-def _size(row: Record, key: str) -> str:
-    return NEVER if row[key] is None else size_number(row[key], row["unit"])
+def _moved(row: Record) -> str:
+    return MISSING if row["floor_shift"] is None else f"{row['floor_shift']:.2g}"
+
+
+def _size(key: str) -> Callable[[Record], str]:
+    return lambda row: NEVER if row[key] is None else size_number(row[key], row["unit"])

@@ -11,21 +11,19 @@ from typing import Any
 from rooffloor.validate.presentation.blocks import (
     Block,
     Cell,
-    Column,
     Field,
     Fold,
     Image,
     Section,
-    Table,
     Text,
     Verdict,
+    any_cell,
     common_estimand,
-    estimate_cell,
+    decimals,
     flat,
     items,
     key_values,
-    long_table,
-    text_cell,
+    table,
 )
 from rooffloor.validate.presentation.numbers import MISSING, Record, decimal, is_estimate, label, number, plain
 
@@ -157,35 +155,30 @@ def _judged(title: str, found: Record, data: Record, *, more: str = "") -> tuple
 
 
 def _curve(curve: Sequence[Record]) -> tuple[Block, ...]:
-    if not curve:
-        return ()
-    keys = [k for k in curve[0] if k != "margin"]
-    rows = tuple(
-        (Cell((f"{p['margin']:g}",)), *(Cell((decimal(p[k], unit="probability"),)) for k in keys)) for p in curve
+    keys = [key for key in (curve[0] if curve else ()) if key != "margin"]
+    fields = (
+        Field("margin, points", lambda point: f"{point['margin']:g}", numeric=True),
+        *(decimals(label(key), key, unit="probability") for key in keys),
     )
-    columns = (Column("margin, points", numeric=True), *(Column(label(k), numeric=True) for k in keys))
-    table = Table("Probability that the difference lies below the margin", columns, rows)
-    return (Fold("Probability at other margins", (table,)),)
+    shown = table("Probability that the difference lies below the margin", curve, fields, fold=False)
+    return (Fold("Probability at other margins", shown),) if shown else ()
 
 
 # ---- GPUs and pairs ---------------------------------------------------------------------------------------------
+
+PAIR = (Field("model", "model"), Field("GPU", "gpu"))
 
 
 def _per_sku(title: str, rows: Sequence[Record], data: Record) -> tuple[Block, ...]:
     """A table for each model: a column for each GPU, a row for each quantity."""
     blocks: list[Block] = []
     for model, group in groupby(rows, key=lambda r: r.get("model", "")):
-        by_gpu = [(r["gpu"], flat(_untold(r))) for r in group]
-        names = list(dict.fromkeys(name for _, record in by_gpu for name in record))
-        table_rows = []
-        for name in names:
-            values = [record.get(name) for _, record in by_gpu]
-            estimand = common_estimand(v for v in values if is_estimate(v))
-            head = Cell((name, estimand) if estimand and estimand != name else (name,))
-            table_rows.append((head, *(_sku_cell(name, v) for v in values)))
+        by_gpu = {r["gpu"]: flat(_untold(r)) for r in group}
+        names = dict.fromkeys(name for record in by_gpu.values() for name in record)
+        quantities = [{"name": name, **{gpu: record.get(name) for gpu, record in by_gpu.items()}} for name in names]
+        fields = (Field("quantity", _quantity), *(Field(gpu, _of_sku(gpu), "", numeric=True) for gpu in by_gpu))
         caption = f"{title}, per GPU" + (f": {model}" if model and model != title else "")
-        columns = (Column("quantity"), *(Column(gpu, numeric=True) for gpu, _ in by_gpu))
-        blocks.append(Table(of_data(caption, data), columns, tuple(table_rows)))
+        blocks += table(of_data(caption, data), quantities, fields, fold=False)
     return tuple(blocks)
 
 
@@ -197,90 +190,83 @@ def _untold(pair: Record) -> dict[str, Any]:
     return left
 
 
-def _sku_cell(name: str, value: object) -> Cell:
-    if name.endswith("verdict"):
-        return Cell((plain(value),), verdict=value is not None)
-    if name.startswith((label("weights"), label("floor_probability"))) and isinstance(value, float):
-        return Cell((decimal(value, unit="probability"),))
-    return Field("", "", unit=True).cell(value)
+def _quantity(row: Record) -> tuple[str, ...]:
+    """Name of a quantity and, where all GPUs estimate the same, what it estimates."""
+    estimand = common_estimand(row.values())
+    return (row["name"], *([estimand] if estimand not in ("", row["name"]) else []))
+
+
+def _of_sku(gpu: str) -> Callable[[Record], Cell]:
+    def cell(row: Record) -> Cell:
+        name, value = row["name"], row[gpu]
+        if name.endswith("verdict"):
+            return Cell((plain(value),), verdict=value is not None)
+        if name.startswith((label("weights"), label("floor_probability"))) and isinstance(value, float):
+            return Cell((decimal(value, unit="probability"),))
+        return any_cell(value)
+
+    return cell
 
 
 def _elsewhere(pairs: Sequence[Record], data: Record) -> tuple[Block, ...]:
     """H3: MAPE under an offset of the pair's own, by the cells that calibrate it; no cell tests its own offset."""
-    told = [(p, p.get("calibrated_elsewhere") or {}) for p in pairs]
-    if not any(value for _, found in told for value in found.values()):
+    if not any(value for pair in pairs for value in (pair.get("calibrated_elsewhere") or {}).values()):
         return ()
     ways = {"few": "few cells calibrate, the rest test", "contexts": "shorter contexts calibrate, the longest tests"}
-    columns = (
-        Column("model"),
-        Column("GPU"),
-        Column("each cell left out in turn", common_estimand(p.get("own_level") for p in pairs), True),
-        *(Column(title, common_estimand(found.get(key) for _, found in told), True) for key, title in ways.items()),
+    fields = (
+        *PAIR,
+        Field("each cell left out in turn", "own_level"),
+        *(
+            Field(title, lambda p, key=key: (p.get("calibrated_elsewhere") or {}).get(key))
+            for key, title in ways.items()
+        ),
     )
-    rows = [
-        (
-            *(text_cell(p.get(key)) for key in ("model", "gpu")),
-            estimate_cell(p.get("own_level")),
-            *(estimate_cell(found.get(key)) for key in ways),
-        )
-        for p, found in told
-    ]
     caption = of_data("MAPE with an offset of its own, percent, by the cells that calibrate it", data)
-    return long_table(caption, columns, rows, heads=2)
+    return table(caption, pairs, fields, heads=2)
 
 
 def _joined(pairs: Sequence[Record], data: Record) -> tuple[Block, ...]:
     """H2c: the corner cell where T_gpu and a floor join in other ways."""
-    corners = [(p, p["corner"]) for p in pairs if isinstance(p.get("corner"), Mapping) and p["corner"].get("joined")]
-    errors = [one["error"] for _, corner in corners for one in corner["joined"].values()]
-    columns = (
-        Column("model"),
-        Column("GPU"),
-        Column("cell"),
-        Column("T_gpu and floor are"),
-        Column("error of the cell, %", common_estimand(errors), True),
-        Column("predictive p", "two-sided: would the other cells' spread give such an error?", True),
-    )
     rows = [
-        (
-            *(text_cell(p.get(key)) for key in ("model", "gpu")),
-            Cell((f"B = {corner['batch']:g}, L = {corner['context']:g}",)),
-            text_cell(how),
-            estimate_cell(one["error"], signed=True),
-            Cell((decimal(one["p"], unit="probability"),)),
-        )
-        for p, corner in corners
-        for how, one in corner["joined"].items()
+        {"model": p.get("model"), "gpu": p.get("gpu"), **corner, "how": how, "of": one}
+        for p in pairs
+        if isinstance(corner := p.get("corner"), Mapping)
+        for how, one in (corner.get("joined") or {}).items()
     ]
-    caption = of_data("The corner cell under a floor refitted to all cells of the pair", data)
-    return long_table(caption, columns, rows, heads=3)
+    fields = (
+        *PAIR,
+        Field("cell", lambda r: f"B = {r['batch']:g}, L = {r['context']:g}"),
+        Field("T_gpu and floor are", "how"),
+        Field("error of the cell, %", ("of", "error"), signed=True),
+        Field("predictive p", lambda r: decimal(r["of"]["p"], unit="probability"), SPREAD, numeric=True),
+    )
+    return table(
+        of_data("The corner cell under a floor refitted to all cells of the pair", data), rows, fields, heads=3
+    )
+
+
+SPREAD = "two-sided: would the other cells' spread give such an error?"
 
 
 # ---- both schools -----------------------------------------------------------------------------------------------
 
-UNITS = {
-    "t_per_gpu": "GPU",
-    "two_way_t": "GPU and grid cell",
-    "mixed_model": "GPU",
-    "wald_slope": "GPU",
-}
+UNITS = {"t_per_gpu": "GPU", "two_way_t": "GPU and grid cell", "wald_slope": "GPU"}
 """What counts as a replicate, by test; those of `_by_cluster` have dies in place of GPUs, all others cells."""
-AGAINST = "a small p speaks against transfer"
-WITHIN = "asks whether the difference is within the margin on both sides"
+PSEUDO, AGAINST = "pseudo-replicated", "a small p speaks against transfer"
 
 
 def _schools(found: Record, family: Record, data: Record) -> tuple[Block, ...]:
-    """Every frequentist test of a family beside its posterior probability, and the tests of each GPU."""
+    """Every frequentist test of a family beside its posterior probability."""
     margins, sets = data["study"]["margins"], found["data_sets"]
     level = 1.0 - margins["probability"]
-    sure = {key: one for key, one in found["tests"].items() if not one["pseudo_replicated"] and not _against(key)}
-    passed = [key for key, one in sure.items() if one["p_value"] is not None and one["p_value"] < level]
-    count = sum(one["p_value"] is not None for one in sure.values())
-    find = f"{len(passed) or 'none'} {'find' if len(passed) > 1 else 'finds'}"
+    tests = [{"key": key, **one} for key, one in found["tests"].items()]
+    sure = [one for one in tests if not one["pseudo_replicated"] and not _against(one) and one["p_value"] is not None]
+    passed = sum(one["p_value"] < level for one in sure)
+    find = f"{passed or 'none'} {'find' if passed > 1 else 'finds'}"
     text = (
         f"The Bayesian probability that the family's MAPE lies less than {found['margin']:g} points above the anchor's "
-        f"is {number(family['probability'])}; of {count} tests whose unit is the GPU or the die, {find} the same with "
-        f"p below {level:.2g}: with {_gpus(found)} as replicates, tests tell little unless the GPUs agree closely."
+        f"is {number(family['probability'])}; of {len(sure)} tests whose unit is the GPU or the die, {find} the same "
+        f"with p below {level:.2g}: with {_gpus(found)} as replicates, tests tell little unless the GPUs agree closely."
     )
     how = "A small p speaks for transfer, but for the slope, where it speaks against it."
     if sets > 1:
@@ -288,30 +274,27 @@ def _schools(found: Record, family: Record, data: Record) -> tuple[Block, ...]:
             f" p is the mean over {sets} imputed grids, no p-value of one data set; beside it stands the share of "
             f"these grids in which p is below {level:.2g}."
         )
-    if any(one["pseudo_replicated"] for one in found["tests"].values()):
+    if any(one["pseudo_replicated"] for one in tests):
         how += (
             " Tests marked pseudo-replicated take cells that share a floor for independent: their p is too small, and "
             "they decide nothing here."
         )
-    tests = long_table(
-        of_data(f"Tests of {family['family']} against a margin of {found['margin']:g} points", data),
-        (Column("test"), Column("unit"), *_numbers(sets, level), Column("note")),
-        [(*_test(key, one), *_p(one, sets), Cell((_note(one),))) for key, one in found["tests"].items()],
+    share = Field(f"p < {level:.2g}", _share_below, "share of grids, %", numeric=True)
+    fields = (
+        Field("test", lambda one: (one["name"], *([AGAINST] if _against(one) else []))),
+        Field("unit", _unit),
+        decimals("estimate", "estimate", note="points; a pure number for the slope"),
+        Field("df", lambda one: MISSING if one["df"] is None else f"{one['df']:g}", numeric=True),
+        Field("p", lambda one: _p_value(one["p_value"]), "mean over grids" if sets > 1 else "", numeric=True),
+        *([share] if sets > 1 else []),
+        Field("note", _note),
     )
-    per_gpu = long_table(
-        of_data("GPU by GPU, cells as the unit: pseudo-replicated", data),
-        (
-            Column("GPU"),
-            *_numbers(sets, level, "points"),
-            Column("p, Holm", f"for {len(found['per_gpu'])} tests", True),
-        ),
-        [(text_cell(one["gpu"]), *_p(one, sets), Cell((_p_value(one["p_holm"]),))) for one in found["per_gpu"]],
-    )
-    return (Text(text), Text(how), *tests, *per_gpu)
+    caption = f"Tests of {family['family']} against a margin of {found['margin']:g} points"
+    return (Text(text), Text(how), *table(of_data(caption, data), tests, fields))
 
 
-def _against(key: str) -> bool:
-    return key.startswith("wald_slope")
+def _against(one: Record) -> bool:
+    return str(one["key"]).startswith("wald_slope")
 
 
 def _gpus(found: Record) -> str:
@@ -321,36 +304,16 @@ def _gpus(found: Record) -> str:
     return f"{many} GPU{'s' * (many > 1)}" + (f" ({dies} dies)" if dies < many else "")
 
 
-def _numbers(sets: int, level: float, unit: str = "points; a pure number for the slope") -> tuple[Column, ...]:
-    return (
-        Column("estimate", unit, True),
-        Column("df", numeric=True),
-        Column("p", "mean over grids" if sets > 1 else "", True),
-        *([Column(f"p < {level:.2g}", "share of grids, %", True)] if sets > 1 else []),
-    )
-
-
-def _test(key: str, one: Record) -> tuple[Cell, Cell]:
-    """Name of a test, and its unit; marked where that is no replicate."""
-    asks = AGAINST if _against(key) else WITHIN if key.startswith("equivalence") else ""
-    name = Cell((one["name"], *([asks] if asks else [])))
-    unit = UNITS.get(key.removesuffix("_by_cluster"), "cell")
-    if key.endswith("_by_cluster"):
+def _unit(one: Record) -> Cell:
+    """What counts as a replicate; marked where that is none."""
+    unit = UNITS.get(one["key"].removesuffix("_by_cluster"), "cell")
+    if one["key"].endswith("_by_cluster"):
         unit = unit.replace("GPU", "die")
-    return name, Cell((PSEUDO, f"unit: {unit}"), verdict=True) if one["pseudo_replicated"] else Cell((unit,))
+    return Cell((PSEUDO, f"unit: {unit}"), verdict=True) if one["pseudo_replicated"] else Cell((unit,))
 
 
-PSEUDO = "pseudo-replicated"
-
-
-def _p(one: Record, sets: int) -> tuple[Cell, ...]:
-    share = None if one["below"] is None else 100.0 * one["below"]
-    return (
-        Cell((decimal(one["estimate"]),)),
-        Cell((MISSING if one["df"] is None else f"{one['df']:g}",)),
-        Cell((_p_value(one["p_value"]),)),
-        *([Cell((decimal(share, 0),))] if sets > 1 else []),
-    )
+def _share_below(one: Record) -> str:
+    return decimal(None if one["below"] is None else 100.0 * one["below"], 0)
 
 
 def _p_value(p: float | None) -> str:

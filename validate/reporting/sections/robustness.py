@@ -1,9 +1,9 @@
 """The section "Do the verdicts stand?" of a report: verdict by choice, made from `robustness` of report.json."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rooffloor.validate.hypotheses.robustness import STATEMENTS
-from rooffloor.validate.presentation.blocks import Cell, Column, Fold, Section, Table, Text, items, text_cell
+from rooffloor.validate.presentation.blocks import Block, Cell, Field, Fold, Section, Text, items, table
 from rooffloor.validate.presentation.numbers import Record
 from rooffloor.validate.reporting.sections.hypotheses import of_data
 
@@ -34,25 +34,21 @@ def section(data: Record) -> Section:
         "In the table, bold verdicts are other than the primary one's."
     )
     told = items(one["sentence"] for name, one in data["robustness"]["settled"].items() if _tested(name, primary))
-    table = _table(of_data("Verdict under each choice", data), [primary, *shown], primary)
-    fold = Fold(_counted(folded, primary), (_table(of_data("One grid cell left out", data), folded, primary),))
-    return Section(TITLE, (text, *told, table, *((fold,) if folded else ())))
+    choices = _table(of_data("Verdict under each choice", data), [primary, *shown], primary)
+    fold = Fold(_counted(folded, primary), _table(of_data("One grid cell left out", data), folded, primary))
+    return Section(TITLE, (text, *told, *choices, *((fold,) if folded else ())))
 
 
 def _tested(name: str, primary: Record) -> bool:
     return bool(primary[name] != "not tested")
 
 
-def _table(caption: str, rows: Sequence[Record], primary: Record) -> Table:
-    columns = (Column("choice"), Column("changed to"), *(Column(name) for name in STATEMENTS))
-    cells = tuple(
-        (
-            *(text_cell(row[key]) for key in ("kind", "name")),
-            *(Cell((row[name],), verdict=row[name] != primary[name]) for name in STATEMENTS),
-        )
-        for row in rows
-    )
-    return Table(caption, columns, cells, heads=2)
+def _table(caption: str, rows: Sequence[Record], primary: Record) -> tuple[Block, ...]:
+    def verdict(name: str) -> Callable[[Record], Cell]:
+        return lambda row: Cell((row[name],), verdict=row[name] != primary[name])
+
+    fields = (Field("choice", "kind"), Field("changed to", "name"), *(Field(n, verdict(n)) for n in STATEMENTS))
+    return table(caption, rows, fields, heads=2, fold=False)
 
 
 def _counted(rows: Sequence[Record], primary: Record) -> str:

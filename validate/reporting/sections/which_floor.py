@@ -16,17 +16,16 @@ from rooffloor.validate.comparison.answer import OUT_OF_REACH, plus_minus
 from rooffloor.validate.presentation.blocks import (
     Block,
     Cell,
-    Column,
+    Field,
     Fold,
     Image,
     Section,
-    Table,
     Text,
+    decimals,
     items,
     key_values,
-    long_table,
     records,
-    text_cell,
+    table,
 )
 from rooffloor.validate.presentation.numbers import Record, decimal, label, plain
 from rooffloor.validate.published.evidence import competition
@@ -98,68 +97,57 @@ def section(found: Record | None, image: Callable[[str], tuple[Image, ...]]) -> 
 
 
 def _competition(found: Record) -> tuple[Block, ...]:
-    names = (Column("shared by"), Column("joined"))
-    columns = (
-        *names,
-        Column("log marginal likelihood", "± two standard errors", True),
-        *(Column(scale, "log Bayes factor", True) for scale in found["scales"]),
-        Column("verdict", "over all prior scales"),
+    reference = found["reference"]
+    scales, gpus = found["scales"], [one["gpu"] for one in found["structures"][0]["per_gpu"]]
+    names = (
+        Field("shared by", "shared_by"),
+        Field("joined", lambda row: (row["combine"], *(["the reference"] if row["name"] == reference else []))),
     )
-    cells = [
-        (
-            *_named(row, found["reference"]),
-            likelihood_cell(row),
-            *(bayes_factor_cell(one, row["name"] == found["reference"]) for one in row["per_scale"]),
-            Cell((row["verdict"],), verdict=True),
-        )
-        for row in found["structures"]
-    ]
-    caption = f"Floor structures on the published figures, against {found['reference']}, best first"
+
+    def likelihoods(row: Record) -> list[tuple[str, ...]]:
+        return [_likelihood(one) for one in row["per_gpu"]]
+
+    def factors(of: str) -> Callable[[Record], list[str | None]]:
+        return lambda row: [None if row["name"] == reference else _bayes_factor(one) for one in row[of]]
+
+    def each(titles: Sequence[str], of: Callable[[Record], Sequence[object]], note: str) -> list[Field]:
+        return [Field(title, lambda row, k=k: of(row)[k], note, numeric=True) for k, title in enumerate(titles)]
+
+    whole = (
+        *names,
+        Field("log marginal likelihood", _likelihood, "± two standard errors", numeric=True),
+        *each(scales, factors("per_scale"), "log Bayes factor"),
+        Field("verdict", lambda row: Cell((row["verdict"],), verdict=True), "over all prior scales"),
+    )
+    per_gpu = (
+        *names,
+        *each(gpus, likelihoods, "log marginal likelihood"),
+        *each(gpus, factors("per_gpu"), "log Bayes factor"),
+    )
+    caption = f"Floor structures on the published figures, against {reference}, best first"
+    alone = table("Each GPU's figures alone, default prior", found["structures"], per_gpu, heads=2, fold=False)
     return (
-        *long_table(caption, columns, cells, heads=2),
-        Fold("What the figures of each GPU say", (_per_gpu(found, names),)),
+        *table(caption, found["structures"], whole, heads=2),
+        Fold("What the figures of each GPU say", alone),
         *items(found["notes"]),
     )
 
 
-def _named(row: Record, reference: str) -> tuple[Cell, Cell]:
-    return text_cell(row["shared_by"]), Cell(
-        (row["combine"], "the reference") if row["name"] == reference else (row["combine"],)
-    )
-
-
-def _per_gpu(found: Record, names: tuple[Column, ...]) -> Table:
-    gpus = [one["gpu"] for one in found["structures"][0]["per_gpu"]]
-    columns = [*names, *(Column(gpu, "log marginal likelihood", True) for gpu in gpus)]
-    columns += [Column(gpu, "log Bayes factor", True) for gpu in gpus]
-    rows = [
-        (
-            *_named(row, found["reference"]),
-            *(likelihood_cell(one) for one in row["per_gpu"]),
-            *(bayes_factor_cell(one, row["name"] == found["reference"]) for one in row["per_gpu"]),
-        )
-        for row in found["structures"]
-    ]
-    return Table("Each GPU's figures alone, default prior", tuple(columns), tuple(rows), heads=2)
-
-
-def likelihood_cell(row: Record) -> Cell:
+def _likelihood(row: Record) -> tuple[str, ...]:
     """A log marginal likelihood with two standard errors, or that it was out of reach."""
     if row["log_ml"] is not None:
-        return Cell((plus_minus(row["log_ml"], row["se"], sign=False),))
+        return (plus_minus(row["log_ml"], row["se"], sign=False),)
     width = row.get("ended_at")
-    return Cell((OUT_OF_REACH, *([f"ended at {width:.1f} roundings"] if width is not None else [])))
+    return (OUT_OF_REACH, *([f"ended at {width:.1f} roundings"] if width is not None else []))
 
 
-def bayes_factor_cell(one: Record, reference: bool) -> Cell:
-    """A log Bayes factor against the reference, which has none against itself."""
-    if reference:
-        return text_cell(None)
+def _bayes_factor(one: Record) -> str:
+    """A log Bayes factor against the reference."""
     if not one.get("run", True):
-        return Cell(("not run",))
+        return "not run"
     if one["log_bf"] is not None:
-        return Cell((plus_minus(one["log_bf"], one["log_bf_se"]),))
-    return Cell((OUT_OF_REACH if one["log_ml"] is None else f"reference {OUT_OF_REACH}",))
+        return plus_minus(one["log_bf"], one["log_bf_se"])
+    return OUT_OF_REACH if one["log_ml"] is None else f"reference {OUT_OF_REACH}"
 
 
 KNOWN = {"data", "run", "answer", "structures", "chosen", "overlap", "leftover", "left_out", "warnings", "cells"}
@@ -172,7 +160,7 @@ def _comparison(found: Record) -> tuple[Block, ...]:
     """Measured cells; keys that this page does not know are shown as they are."""
     others = {k: v for k, v in found.items() if k not in KNOWN and v not in (None, [], {}, "")}
     return (
-        _structures(found),
+        *_structures(found),
         *_overlap(found["overlap"]),
         *[block for key, value in others.items() for block in anything(key, value, found["chosen"])],
         *_leftover(found["leftover"]),
@@ -186,11 +174,10 @@ def anything(key: str, value: object, chosen: str = "") -> tuple[Block, ...]:
 
     Of rows with a sentence each, those of the chosen structure are open where there are any.
     """
-    title = label(key)
-    title = title[:1].upper() + title[1:]
+    title = label(key)[:1].upper() + label(key)[1:]
     if isinstance(value, Mapping):
         numbers = key_values({k: v for k, v in value.items() if k != "sentence"}, title)
-        return (*([Text(value["sentence"]), Fold(title, numbers)] if "sentence" in value else numbers),)
+        return (Text(value["sentence"]), Fold(title, numbers)) if "sentence" in value else numbers
     if isinstance(value, list) and all(isinstance(v, Mapping) for v in value):
         said = [row for row in value if "sentence" in row]
         first = [row for row in said if row.get("structure") == chosen] or said
@@ -204,30 +191,20 @@ def anything(key: str, value: object, chosen: str = "") -> tuple[Block, ...]:
     return (Text(f"{title}: {plain(value)}."),)
 
 
-def _structures(found: Record) -> Table:
-    columns = (
-        Column("structure"),
-        Column("parameters", "of the floor", True),
-        Column("elpd", numeric=True),
-        Column("difference", "from the best, ± standard error", True),
-        Column("weight", "of a stacked prediction", True),
-        Column("gate"),
+def _structures(found: Record) -> tuple[Block, ...]:
+    def gap(row: Record) -> str | None:
+        return None if row["elpd"] is None else f"{decimal(row['elpd_diff'], 1)} ± {decimal(row['dse'], 1)}"
+
+    fields = (
+        Field("structure", lambda row: (row["name"], *(["chosen"] if row["name"] == found["chosen"] else []))),
+        Field("parameters", "parameters", "of the floor"),
+        decimals("elpd", "elpd", 1),
+        Field("difference", gap, "from the best, ± standard error", numeric=True),
+        decimals("weight", "weight", note="of a stacked prediction", unit="probability"),
+        Field("gate", lambda row: row["gate"] if row["elpd"] is not None else f"failed: {row['gate']}"),
     )
-
-    def cells(row: Record) -> tuple[Cell, ...]:
-        gap = None if row["elpd"] is None else f"{decimal(row['elpd_diff'], 1)} ± {decimal(row['dse'], 1)}"
-        weight = decimal(row["weight"], unit="probability")
-        return (
-            Cell((row["name"], "chosen") if row["name"] == found["chosen"] else (row["name"],)),
-            text_cell(row["parameters"]),
-            Cell((decimal(row["elpd"], 1),)),
-            text_cell(gap),
-            Cell((weight,)),
-            Cell((row["gate"] if row["elpd"] is not None else f"failed: {row['gate']}",)),
-        )
-
     caption = f"Floor structures on {found['cells']} {found['data']} cells, best first (log score of unseen cells)"
-    return Table(caption, columns, tuple(cells(row) for row in found["structures"]))
+    return table(caption, found["structures"], fields, fold=False)
 
 
 def _overlap(found: Record) -> tuple[Block, ...]:
@@ -257,46 +234,28 @@ def _overlap(found: Record) -> tuple[Block, ...]:
 
 
 def _leftover(rows: Sequence[Record]) -> tuple[Block, ...]:
-    columns = (
-        Column("trend over"),
-        Column("slope", "sd of the noise per sd of the trend", True),
-        Column("90 %", "", True),
+    def interval(row: Record) -> str:
+        return f"[{decimal(row['low_90'], signed=True)}, {decimal(row['high_90'], signed=True)}]"
+
+    fields = (
+        Field("trend over", "trend"),
+        decimals("slope", "slope", note="sd of the noise per sd of the trend", signed=True),
+        Field("90 %", interval, numeric=True),
     )
-    cells = [
-        (
-            text_cell(row["trend"]),
-            Cell((decimal(row["slope"], signed=True),)),
-            Cell((f"[{decimal(row['low_90'], signed=True)}, {decimal(row['high_90'], signed=True)}]",)),
-        )
-        for row in rows
-    ]
-    return long_table("What the chosen structure leaves over", columns, cells)
+    return table("What the chosen structure leaves over", rows, fields)
 
 
 def _left_out(rows: Sequence[Record]) -> tuple[Block, ...]:
-    if not rows:
-        return (Text(NO_REFITS),)
-    columns = (
-        Column("structure"),
-        Column("left out"),
-        Column("cells", numeric=True),
-        Column("within 50 %", "share of the cells", True),
-        Column("within 90 %", "share of the cells", True),
-        Column("width of 90 %", "share of the step", True),
-        Column("joint log score", numeric=True),
-        Column("baseline", "no model of the hardware", True),
-        Column("gate"),
+    fields = (
+        Field("structure", "structure"),
+        Field("left out", "left_out"),
+        Field("cells", "cells"),
+        decimals("within 50 %", "coverage_50", note="share of the cells"),
+        decimals("within 90 %", "coverage_90", note="share of the cells"),
+        decimals("width of 90 %", "relative_width_90", note="share of the step"),
+        decimals("joint log score", "log_score", 1),
+        decimals("baseline", "baseline_log_score", 1, "no model of the hardware"),
+        Field("gate", lambda row: "passed" if row["passed"] else "failed"),
     )
-    cells = [
-        (
-            text_cell(row["structure"]),
-            text_cell(row["left_out"]),
-            text_cell(row["cells"]),
-            *(Cell((decimal(row[k]),)) for k in ("coverage_50", "coverage_90", "relative_width_90")),
-            *(Cell((decimal(row[k], 1),)) for k in ("log_score", "baseline_log_score")),
-            Cell(("passed" if row["passed"] else "failed",)),
-        )
-        for row in rows
-    ]
     caption = "Refits without each model, GPU and pair; cells of one fold share a floor and stand or fall together"
-    return long_table(caption, columns, cells, heads=2)
+    return table(caption, rows, fields, heads=2) or (Text(NO_REFITS),)
