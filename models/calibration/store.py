@@ -11,11 +11,10 @@ import numpy as np
 
 from rooffloor.models.calibration.draws import FLOATS, TEXTS, Array, Calibration, Domain
 from rooffloor.models.specs import inputs
-from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.gpus import FIGURES, GpuSpec
 
 LARGEST_FILE = 256 * inputs.MEGABYTE
 """Bytes of a saved calibration, also once it is unpacked."""
-_GPU_FIELDS = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -42,7 +41,7 @@ def to_npz(calibration: Calibration) -> bytes:
         "gpus": np.array(calibration.gpus),
         "models": np.array(calibration.models),
         "classes": np.array(calibration.classes),
-        "spec": np.array([[getattr(s, name) for name in _GPU_FIELDS] for s in specs]),
+        "spec": np.array([[getattr(s, name) for name in FIGURES] for s in specs]),
         "domain": np.array([calibration.domain.batch, calibration.domain.context, calibration.domain.parameters]),
         "unit": calibration.unit.astype(np.int32),
         "anchor_gpu": calibration.anchor_gpu.astype(np.int16),

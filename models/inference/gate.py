@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import xarray as xr
-from arviz_stats.base import array_stats
 from numpy.typing import NDArray
 
 type Array = NDArray[np.float64]
@@ -84,7 +83,7 @@ class Attempt:
     failures: tuple[str, ...]
 
 
-def diagnose(draws: Mapping[str, Array], stats: xr.Dataset) -> Diagnostics:
+def diagnose(draws: Mapping[str, Array], stats: Mapping[str, Any]) -> Diagnostics:
     """Worst R-hat, ESS and E-BFMI, and the number of divergences.
 
     Parameters
@@ -93,6 +92,8 @@ def diagnose(draws: Mapping[str, Array], stats: xr.Dataset) -> Diagnostics:
     stats : Dataset
         With ``diverging`` and ``energy``, (chain, draw).
     """
+    from arviz_stats.base import array_stats
+
     names, columns = [], []
     for name, values in draws.items():
         flat = np.asarray(values).reshape(*values.shape[:2], -1)

@@ -35,13 +35,11 @@ class Fit:
     ----------
     datatree : xarray.DataTree
         Groups posterior, sample_stats, observed_data, constant_data; opens with ``az.plot_*``.
-    gate : Gate
     attempts : tuple of Attempt
         All attempts in order; the draws are those of the last.
     """
 
     datatree: xr.DataTree
-    gate: Gate
     attempts: tuple[Attempt, ...]
 
     @property
@@ -149,7 +147,7 @@ class Compiled:
             "constant_data": self._dataset({n: (n, v) for n, v in merged.items() if n not in self.observed.values()}),
         }
         tree = xr.DataTree.from_dict(groups)
-        return Fit(tree, gate, (attempt,))
+        return Fit(tree, (attempt,))
 
     def _merged(self, data: Data) -> dict[str, Array]:
         for name in data:
@@ -288,7 +286,7 @@ def fit_gated(
         attempts += fit.attempts
         if fit.passed:
             break
-    fit = Fit(fit.datatree, gate, attempts)
+    fit = Fit(fit.datatree, attempts)
     if refuse and not fit.passed:
         raise GateFailure(f"the fit failed its gate after {len(attempts)} attempts: {'; '.join(attempts[-1].failures)}")
     return fit

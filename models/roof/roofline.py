@@ -1,8 +1,8 @@
 """The roofline: efficiency constants turn work into kernel times and T_gpu, in NumPy and PyTensor alike."""
 
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,6 @@ from rooffloor.models.roof.kernels import KERNELS, Experts, Floats, PeakTimes, W
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 
-_FRACTIONS = ("eta_tc", "eta_bw", "eta_fa")
 CONSTANTS: tuple[str, ...] = ("eta_tc", "eta_bw", "eta_fa", "l_half", "latency_ms", "rho_q")
 """Names of the efficiency constants, in the order of the fields of `Efficiency`."""
 
@@ -41,6 +40,11 @@ class Efficiency:
     ------
     ValueError
         A concrete number lies outside its range.
+
+    Examples
+    --------
+    >>> Efficiency(eta_bw=0.8, l_half=200.0).eta_fa
+    1.0
     """
 
     eta_tc: Any = 1.0
@@ -61,12 +65,11 @@ class Efficiency:
             if isinstance(value, bool) or not isinstance(value, int | float | np.ndarray | np.number):
                 raise ValueError(f"{name} must be a number or an array, got {value!r}")
             array = np.asarray(value)
-            if name in _FRACTIONS:
+            good, expected = (array >= 0) & np.isfinite(array), "0 or more"
+            if name.startswith("eta"):
                 good, expected = (array > 0) & (array <= 1), "in (0, 1]"
             elif name == "rho_q":
-                good, expected = (array > 0) & np.isfinite(array), "above 0"
-            else:
-                good, expected = (array >= 0) & np.isfinite(array), "0 or more"
+                good, expected = good & (array > 0), "above 0"
             if not np.all(good):
                 raise ValueError(f"{name} must be {expected}, got {array[~good].flat[0]:g}")
 
@@ -76,31 +79,20 @@ class Efficiency:
         return cls()
 
 
-class _Constants(NamedTuple):
-    """The constants of an `Efficiency`, shaped to broadcast against the arrays they meet."""
-
-    eta_tc: Any
-    eta_bw: Any
-    eta_fa: Any
-    l_half: Any
-    latency_ms: Any
-    rho_q: Any
+def _constants(efficiency: Efficiency, kernel_axis: bool) -> SimpleNamespace:
+    """The constants, shaped to meet arrays: with one more axis of length 1 where the work has a kernel axis."""
+    values: dict[str, Any] = {name: getattr(efficiency, name) for name in CONSTANTS}
+    return SimpleNamespace(**{n: v[..., None] if kernel_axis and np.ndim(v) else v for n, v in values.items()})
 
 
-def _constants(efficiency: Efficiency, kernel_axis: bool) -> _Constants:
-    """The constants, arrays with one more axis of length 1 where the work has a kernel axis."""
-    values: list[Any] = [getattr(efficiency, name) for name in CONSTANTS]
-    return _Constants(*(v[..., None] if kernel_axis and np.ndim(v) else v for v in values))
-
-
-def _limbs_ms(times: PeakTimes, c: _Constants) -> tuple[Any, Any, Any]:
+def _limbs_ms(times: PeakTimes, c: SimpleNamespace) -> tuple[Any, Any, Any]:
     """Time of the compute limb, the DRAM limb and the query-head limb (None where off), ms; any shape."""
     compute = times.compute_ms / c.eta_tc
     memory = times.stream_ms / c.eta_bw + (times.kv_ms + c.l_half * times.kv_token_ms) / c.eta_fa
     return compute, memory, None if c.rho_q is None else times.query_ms / c.rho_q
 
 
-def _kernel_ms(times: PeakTimes, c: _Constants, xp: ModuleType | Any) -> Any:
+def _kernel_ms(times: PeakTimes, c: SimpleNamespace, xp: ModuleType | Any) -> Any:
     """The largest limb and the latency of the launches, ms; any shape."""
     compute, memory, query = _limbs_ms(times, c)
     longest = xp.maximum(compute, memory)
@@ -188,6 +180,11 @@ def gpu_ms(
     ------
     ValueError
         Unknown names, a batch below 1, a negative context.
+
+    Examples
+    --------
+    >>> gpu_ms("Llama-3.1-8B", "H100", [1, 16], 2048).round(2)
+    array([4.56, 5.76])
     """
     work = decode_work(shapes, batch, context, gpu=gpu, experts=experts)
     return work_ms(work, efficiency or Efficiency.peak())
@@ -201,7 +198,14 @@ def breakdown_ms(
     efficiency: Efficiency | None = None,
     experts: Experts = "active",
 ) -> dict[str, Floats]:
-    """T_gpu by kernel: arguments as `gpu_ms`; kernel -> float array [...], ms, in the order of `KERNELS`."""
+    """T_gpu by kernel: arguments as `gpu_ms`; kernel -> float array [...], ms, in the order of `KERNELS`.
+
+    Examples
+    --------
+    >>> parts = breakdown_ms("Llama-3.1-8B", "H100", 16, 2048)
+    >>> round(float(parts["attention"]), 2)
+    1.28
+    """
     work = decode_work(shapes, batch, context, gpu=gpu, experts=experts)
     kernel_ms = combine(work, efficiency or Efficiency.peak())
     return {kernel: kernel_ms[..., k] for k, kernel in enumerate(KERNELS)}
@@ -222,6 +226,11 @@ def bytes_floor_ms(
     """(Linear weights + LM head + cache read) / peak bandwidth: arguments as `gpu_ms`; float array [...], ms.
 
     With `experts="active"` it is the physical minimum: top_k routed experts and the shared one.
+
+    Examples
+    --------
+    >>> round(float(bytes_floor_ms("Llama-3.1-8B", "H100", 1, 0)), 2)
+    4.48
     """
     return work_floor_ms(decode_work(shapes, batch, context, gpu=gpu, experts=experts))
 
@@ -229,19 +238,10 @@ def bytes_floor_ms(
 def gradient_ms(work: Work, efficiency: Efficiency) -> dict[str, Floats]:
     """Derivative of T_gpu by each efficiency constant.
 
-    Parameters
-    ----------
-    work : Work
-        Arrays [..., kernel].
-    efficiency : Efficiency
-        Numbers or arrays; leading dimensions broadcast against the cells.
-
     Returns
     -------
     dict from constant to float array [...]
-        ms per unit of the constant (ms per token for `l_half`, launches for `latency_ms`). `rho_q` only where
-        it is on.
-        Where two limbs tie, the derivative of the DRAM limb.
+        ms per unit of the constant; `rho_q` only where it is on. Where two limbs tie, the derivative of the DRAM limb.
     """
     c = _constants(efficiency, kernel_axis=False)
     bound: dict[str, Any] = dict.fromkeys(("compute", "stream", "kv", "kv_token", "query", "launches"), 0.0)
@@ -270,7 +270,7 @@ def gradient_ms(work: Work, efficiency: Efficiency) -> dict[str, Floats]:
     }
     if c.rho_q is not None:
         gradient["rho_q"] = -bound["query"] / c.rho_q**2
-    shape = np.broadcast_shapes(work.tokens.shape, *(np.shape(v) for v in c if v is not None))
+    shape = np.broadcast_shapes(work.tokens.shape, *(np.shape(v) for v in vars(c).values() if v is not None))
     return {name: np.broadcast_to(value, shape) for name, value in gradient.items()}
 
 

@@ -24,6 +24,11 @@ class Cells:
         Measured or imputed step time, ms.
     step_sd_ms : float array, shape (cell,), or None
         Known measurement uncertainty of `step_ms`, ms (0 where none is known).
+
+    Examples
+    --------
+    >>> Cells.from_columns(["Llama-3.1-8B"] * 2, ["H100", "L40S"], [1, 8], [512, 512])
+    Cells(2 cells: 1 models x 2 GPUs)
     """
 
     models: tuple[str, ...]

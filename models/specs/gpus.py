@@ -9,8 +9,9 @@ from typing import Any
 from rooffloor.models.specs.inputs import read_toml, shown, toml_name
 
 _CATALOG = Path(__file__).parent / "catalog" / "gpus.toml"
+FIGURES = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
+"""The fields of a GpuSpec that are numbers."""
 _UNITS = {"bf16_dense_tflops": 1e12, "memory_bandwidth_gb_s": 1e9, "memory_gb": 1e9, "l2_mb": 1e6}
-_FIELDS = ("peak_flops", "bandwidth", "memory_bytes", "l2_bytes")
 LIMITS = {
     "bf16_dense_tflops": (1e-3, 1e6),
     "memory_bandwidth_gb_s": (0.1, 1e6),
@@ -44,6 +45,11 @@ class GpuSpec:
     ------
     ValueError
         A figure is no number within `LIMITS`.
+
+    Examples
+    --------
+    >>> GpuSpec("mine", peak_flops=400e12, bandwidth=1.5e12, memory_bytes=24e9, l2_bytes=48e6).bandwidth
+    1500000000000.0
     """
 
     name: str
@@ -56,12 +62,10 @@ class GpuSpec:
     die: str = ""
 
     def __post_init__(self) -> None:
-        for field, (key, unit) in zip(_FIELDS, _UNITS.items(), strict=True):
+        for field, (key, unit) in zip(FIGURES, _UNITS.items(), strict=True):
             low, high = LIMITS[key]
-            self._check(field, getattr(self, field), low * unit, high * unit)
-
-    def _check(self, what: str, value: object, low: float, high: float) -> None:
-        _check_figure(self.name, what, value, low * (1 - 1e-9), high * (1 + 1e-9))
+            value = getattr(self, field)
+            _check_figure(self.name, field, value, low * unit * (1 - 1e-9), high * unit * (1 + 1e-9))
 
     @classmethod
     def from_table(cls, name: str, table: Mapping[str, Any]) -> "GpuSpec":

@@ -76,6 +76,11 @@ class ModelShapes:
     ------
     ValueError
         A field has no sensible value or contradicts another.
+
+    Examples
+    --------
+    >>> load("meta-llama/Llama-3.1-8B").kv_bytes_per_token
+    131072
     """
 
     name: str
