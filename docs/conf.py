@@ -64,11 +64,10 @@ html_copy_source = False
 html_show_sphinx = False
 
 
-def without_paths(
-    app: Sphinx, kind: str, name: str, thing: object, options: object, arguments: str, result: str
-) -> Any:
-    """Defaults that are modules are shown by name."""
-    return re.sub(r"<module '(\w+)'[^>]*>", r"\1", arguments or ""), result
+def without_paths(app: Sphinx, what: str, name: str, thing: object, options: object, *signature: str | None) -> Any:
+    """Defaults that are modules are shown by name: None for no change, else arguments and result."""
+    arguments, result = signature
+    return arguments and (re.sub(r"<module '(\w+)'[^>]*>", r"\1", arguments), result)
 
 
 def setup(app: Sphinx) -> None:
