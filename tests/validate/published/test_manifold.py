@@ -39,7 +39,7 @@ def bounded(q: Array, tables: tuple[Array, Array, float]) -> bool:
 
 PLANE = Manifold(4, 2, value, jacobian, anywhere, (MATRIX, OFFSET, 0.0))
 """A q = b: the restricted normal is known in closed form."""
-BENT = dataclasses.replace(PLANE, allowed=bounded, tables=(MATRIX, OFFSET, 0.4))
+BENT = PLANE._replace(allowed=bounded, tables=(MATRIX, OFFSET, 0.4))
 """Curved, so that the co-area factor matters, and with a hard bound."""
 
 

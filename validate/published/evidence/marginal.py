@@ -127,7 +127,10 @@ def _ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) 
     """One ladder from the prior to the figures."""
     prior_seed, pilot_seed, *level_seeds = seed.spawn(2 + effort.levels)
     rng = np.random.default_rng(prior_seed)
-    q, places = _prior_draws(inversion, effort.prior, rng)
+    q = np.zeros((effort.prior, inversion.size))  # the latents of the figures are idle
+    q[:, : inversion.unknowns] = rng.standard_normal((effort.prior, inversion.unknowns))
+    places, possible = inversion.places(q)
+    q, places = q[possible], places[possible]
     log_possible = np.log(len(q) / effort.prior)
     base = np.zeros(len(q))
     rung, weight = _next(inversion, places, base, None, effort.first / len(q))
@@ -137,23 +140,17 @@ def _ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) 
         if rung == LAST:
             return Marginal(total + len(inversion.rows) * np.log(2.0), np.nan, log_possible, level, 1.0)
         picked = _systematic(weight, effort.chains, rng)
-        start = _on(inversion, q[picked], places[picked], rung)
+        start, rows = q[picked], len(inversion.rows)
+        start[:, inversion.unknowns :] = aggregates.latents(places[picked, :rows] / rung.width, rung.blur)[0]
         on = inversion.manifold(rung.width, rung.blur)
         if not step_size:
             step_size = float(np.median(sample(on, start, draws=1, warmup=PILOT, seed=pilot_seed).step_size))
         # Step sizes do not depend on where a chain is. Were each chain to adapt its own, it would linger where it takes
         # short steps, and so few draws after the start would not forget that.
         kept, accepted = [], []
-        for stride, strides_seed in zip(STRIDES, child.spawn(len(STRIDES)), strict=True):
-            chains = sample(
-                on,
-                start,
-                draws=effort.draws,
-                warmup=0,
-                thin=effort.thin,
-                step_size=stride * step_size,
-                seed=strides_seed,
-            )
+        for stride, own in zip(STRIDES, child.spawn(len(STRIDES)), strict=True):
+            step = stride * step_size
+            chains = sample(on, start, draws=effort.draws, warmup=0, thin=effort.thin, step_size=step, seed=own)
             start = chains.draws[:, -1]
             kept.append(chains.draws.reshape(-1, inversion.size))
             accepted.append(chains.acceptance.mean())
@@ -166,32 +163,12 @@ def _ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) 
     return Marginal(-np.inf, np.nan, log_possible, len(level_seeds), rung.width)
 
 
-def _prior_draws(inversion: Inversion, number: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The possible ones of so many prior draws, with idle latents of the figures, and their places."""
-    kept, found = [], []
-    for first in range(0, number, 10_000):
-        q = np.zeros((min(10_000, number - first), inversion.size))
-        q[:, : inversion.unknowns] = rng.standard_normal((len(q), inversion.unknowns))
-        places, possible = inversion.places(q)
-        kept.append(q[possible])
-        found.append(places[possible])
-    return np.concatenate(kept), np.concatenate(found)
-
-
 def _log_density(inversion: Inversion, places: Array, rung: Rung) -> Array:
     """Log density of the figures' places on a rung, -inf where a bounded figure is out; shape (draw,)."""
     rows = len(inversion.rows)
     density = aggregates.latents(places[:, :rows] / rung.width, rung.blur)[1]
     within = np.all(np.abs(places[:, rows:]) <= rung.width, axis=1)
     return np.where(within, density - rows * np.log(rung.width), -np.inf)
-
-
-def _on(inversion: Inversion, q: Array, places: Array, rung: Rung) -> Array:
-    """The same draws as points of the rung's manifold."""
-    out = q.copy()
-    rows = len(inversion.rows)
-    out[:, inversion.unknowns :] = aggregates.latents(places[:, :rows] / rung.width, rung.blur)[0]
-    return out
 
 
 def _next(inversion: Inversion, places: Array, base: Array, rung: Rung | None, share: float) -> tuple[Rung, Array]:
@@ -216,10 +193,10 @@ def _next(inversion: Inversion, places: Array, base: Array, rung: Rung | None, s
     def towards(t: float) -> Rung:
         return Rung(float(width ** (1.0 - t)), 1.0) if narrowing else Rung(1.0, blur * (1.0 - t))
 
-    if enough(weights(towards(1.0))):
-        return towards(1.0), weights(towards(1.0))
     low, high = 0.0, 1.0
-    for _ in range(40):
+    if enough(weights(towards(1.0))):
+        low = 1.0
+    for _ in range(40 if low < high else 0):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if enough(weights(towards(middle))) else (low, middle)
     return towards(low), weights(towards(low))

@@ -28,81 +28,56 @@ ADDED, OVERLAPPED, MAX = range(3)
 
 
 class Tables(NamedTuple):
-    """What the compiled functions need to know about one inversion.
-
-    Attributes
-    ----------
-    work : float array, shape (4, cell)
-        T = work[0] / eta_bw + (work[1] + l_half work[2]) / eta_fa + latency work[3], ms: no kernel of the grid is
-        compute-bound.
-    minimum_ms : float array, shape (cell,)
-        Bytes at peak bandwidth.
-    constants, sets : int
-        Constants in use, and sets of them.
-    set_of_block : int array, shape (block,)
-    centre, spread : float arrays, shape (4,)
-        Prior of the constants, on the logit scale (the two eta) or the log scale.
-    floor_sd_ms, leftover, leftover_sd, free_sd : float
-        Priors of a block; `free_sd` 0: T is the roof.
-    combine : int
-        Code of how a floor joins T.
-    floor_median_ms : float
-        0: a floor is signed, normal with sd `floor_sd_ms`. Else it is positive: lognormal, `floor_sd_ms` the sd of
-        its log.
-    floor_of_block : int array, shape (block,)
-        Of each block the block whose floor latent it uses.
-    powers : int
-        Overlap latents, behind those of the blocks.
-    most_power : float
-        1/p of an overlap is uniform from 0 to this.
-    root : float array, shape (CELLS, CELLS)
-        Cholesky factor of the leftovers' correlation.
-    reading : int
-        Code of the offset reading; `share`, shape (CELLS,), its weights where it is linear.
-    kind, block, source : int arrays, shape (figure,)
-        Of each figure its kind, its block and the block on which its offset is read.
-    weight : float array, shape (figure, CELLS)
-        Of `STEPS`, `PREDICTED` and `ERROR`: the cells meant.
-    members : int array, shape (figure, 3)
-        Of `POOLED`: the figures averaged.
-    middle, half : float arrays, shape (figure,)
-        Interval of each figure.
-    rows, unknowns : int
-        Figures that are rows of the manifold (the first ones); length of q without their latents.
-    blur : float
-        0: a figure lies uniformly in its interval; 1: normally about its middle, with the same variance; between
-        them a mixture of the two maps from a normal latent.
-    """
+    """What the compiled functions need to know about one inversion; shapes in brackets."""
 
     work: Array
+    """[4, cell]: T = work[0] / eta_bw + (work[1] + l_half work[2]) / eta_fa + latency work[3], ms: no kernel of the
+    grid is compute-bound."""
     minimum_ms: Array
+    """[cell]: bytes at peak bandwidth."""
     constants: int
     sets: int
+    """Constants in use, and sets of them; the set of each block follows."""
     set_of_block: Codes
     centre: Array
     spread: Array
+    """[4] each: prior of the constants, on the logit scale (the two eta) or the log scale."""
     floor_sd_ms: float
     leftover: float
     leftover_sd: float
     free_sd: float
+    """Priors of a block; `free_sd` 0: T is the roof."""
     combine: int
+    """How a floor joins T."""
     floor_median_ms: float
+    """0: a floor is signed, normal with sd `floor_sd_ms`. Else it is lognormal, `floor_sd_ms` the sd of its log."""
     floor_of_block: Codes
+    """Of each block the block whose floor latent it uses."""
     powers: int
     most_power: float
+    """Overlap latents, behind those of the blocks; 1/p of an overlap is uniform from 0 to `most_power`."""
     root: Array
+    """[CELLS, CELLS]: Cholesky factor of the leftovers' correlation."""
     reading: int
     share: Array
+    """Code of the offset reading, and [CELLS] its weights where it is linear."""
     kind: Codes
     block: Codes
     source: Codes
+    """[figure] each: its kind, its block and the block on which its offset is read."""
     weight: Array
+    """[figure, CELLS]: of `STEPS`, `PREDICTED` and `ERROR` the cells meant."""
     members: Codes
+    """[figure, 3]: of `POOLED` the figures averaged."""
     middle: Array
     half: Array
+    """[figure] each: its interval."""
     rows: int
     unknowns: int
+    """Figures that are rows of the manifold (the first ones); length of q without their latents."""
     blur: float = 0.0
+    """0: a figure lies uniformly in its interval; 1: normally about its middle, with the same variance; between them a
+    mixture of the two maps from a normal latent."""
 
 
 class State(NamedTuple):

@@ -82,11 +82,7 @@ def parts_of(index: Index) -> tuple[tuple[str, ...], ...]:
 
 
 def sample_part(
-    index: Index,
-    intervals: Intervals,
-    gpus: tuple[str, ...],
-    seed: Sequence[int],
-    effort: Effort | None = None,
+    index: Index, intervals: Intervals, gpus: tuple[str, ...], seed: Sequence[int], effort: Effort | None = None
 ) -> Part:
     """Sample the grids of some GPUs under one index."""
     effort = effort or Effort()

@@ -157,13 +157,7 @@ def row_names(gpus: tuple[str, ...] = SKUS) -> list[str]:
     names = [f"anchor_offset {g}" for g in gpus]
     names += [f"{q} {m} {g}" for q in ("raw_mape", "residual_mape") for m in DENSE for g in gpus]
     if "H100" in gpus:
-        names += [
-            f"self_floor {MOE}",
-            f"self_floor_mape {MOE}",
-            "cell measured",
-            "cell predicted",
-            "cell error",
-        ]
+        names += [f"self_floor {MOE}", f"self_floor_mape {MOE}", "cell measured", "cell predicted", "cell error"]
         names += [f"step_typical {MOE}", *(f"small_batch_step {m}" for m in DENSE)]
     if "A100-40GB" in gpus:
         names += [f"self_floor {SMALL}", f"self_floor_mape {SMALL}"]
@@ -190,11 +184,7 @@ def targets(figures: Iterable[Figure]) -> Intervals:
 
 def row_name(quantity: str, model: str, gpu: str) -> str:
     """Name of a published figure among `inversion.row_names`."""
-    fixed = {
-        "measured": "cell measured",
-        "predicted_with_self_floor": "cell predicted",
-        "error": "cell error",
-    }
+    fixed = {"measured": "cell measured", "predicted_with_self_floor": "cell predicted", "error": "cell error"}
     if quantity in fixed:
         return fixed[quantity]
     if quantity == "anchor_offset":
