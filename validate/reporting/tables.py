@@ -45,62 +45,57 @@ def two_numbers(
     Re-run: of one new measurement of every cell.
     """
     rng = np.random.default_rng(seed)
-    rows, columns = [], {}
+    rows, columns, none = [], dict[tuple[str, str], dict[str, dict[str, Array]]](), np.zeros_like(draws.gpu_ms)
     for model, gpu, mask in draws.pairs():
-        shared = draws.has_anchor(mask)
-        offset = None
-        if offsets is not None and (draws.anchor, gpu) in offsets:
-            offset = offsets[draws.anchor, gpu]
-        found = {"raw": _numbers(draws, mask, None, np.zeros(len(draws.weight)), rng)}
-        if shared:
-            found["residual"] = _numbers(draws, mask, draws.calibrated_ms, offset, rng)
+        added = {"raw": none} | ({"residual": draws.calibrated_ms} if draws.has_anchor(mask) else {})
+        known = {"raw": np.zeros(len(draws.weight)), "residual": (offsets or {}).get((draws.anchor, gpu))}
+        found = {kind: _numbers(draws, mask, floor, known[kind], rng) for kind, floor in added.items()}
+        signed = {kind: _signed(draws, mask, floor) for kind, floor in added.items()}
         columns[model, gpu] = found
-        rows.append(
-            {
-                "model": model,
-                "gpu": gpu,
-                "cells": int(mask.sum()),
-                "raw": _estimates(draws, found["raw"]),
-                "residual": _estimates(draws, found["residual"]) if shared else None,
-                "signed": {
-                    "raw": _signed(draws, mask, np.zeros_like(draws.gpu_ms)),
-                    "residual": _signed(draws, mask, draws.calibrated_ms) if shared else None,
-                },
-                "published": _published(figures, model, gpu),
-            }
-        )
+        rows.append(_row(draws, model, gpu, int(mask.sum()), found, signed, figures))
     for model in draws.cells.models:
         own = [f for (m, _), f in columns.items() if m == model]
         if len(own) < 2:
             continue
         pooled = {
-            kind: {k: np.mean([f[kind][k] for f in own], axis=0) for k in own[0]["raw"]}
+            kind: {k: np.mean([f[kind][k] for f in own], axis=0) for k in _ESTIMANDS}
             for kind in ("raw", "residual")
             if all(kind in f for f in own)
         }
-        rows.append(
-            {
-                "model": model,
-                "gpu": "pooled",
-                "cells": int((draws.cells.model == model).sum()),
-                "raw": _estimates(draws, pooled["raw"]),
-                "residual": _estimates(draws, pooled["residual"]) if "residual" in pooled else None,
-                "signed": {"raw": None, "residual": None},
-                "published": _published(figures, model, "pooled"),
-            }
-        )
+        cells = int((draws.cells.model == model).sum())
+        rows.append(_row(draws, model, "pooled", cells, pooled, {}, figures))
     return rows
+
+
+def _row(
+    draws: Draws,
+    model: str,
+    gpu: str,
+    cells: int,
+    found: Mapping[str, Mapping[str, Array]],
+    signed: Mapping[str, Any],
+    figures: PublishedFigures | None,
+) -> dict[str, Any]:
+    residual = _estimates(draws, found["residual"]) if "residual" in found else None
+    return {
+        "model": model,
+        "gpu": gpu,
+        "cells": cells,
+        "raw": _estimates(draws, found["raw"]),
+        "residual": residual,
+        "signed": {kind: signed.get(kind) for kind in ("raw", "residual")},
+        "published": _published(figures, model, gpu),
+    }
 
 
 _ESTIMANDS = {"as_measured": AS_MEASURED, "expected": EXPECTED, "rerun": RERUN}
 
 
 def _numbers(
-    draws: Draws, mask: NDArray[np.bool_], floor: Array | None, offset: Array | None, rng: np.random.Generator
+    draws: Draws, mask: NDArray[np.bool_], floor: Array, offset: Array | None, rng: np.random.Generator
 ) -> dict[str, Array]:
     """MAPE in percent per draw under the three estimands; `offset` is the published one, where there is one."""
-    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
-    added = np.zeros_like(T) if floor is None else floor[:, mask]
+    T, y, added = draws.gpu_ms[:, mask], draws.step_ms[:, mask], floor[:, mask]
     mean, sd = draws.mean_ms[:, mask], draws.noise_ms[:, mask]
     if draws.label == IMPUTED:
         known = added if offset is None else offset[:, None]
@@ -184,11 +179,7 @@ def constants(draws: Draws, found: Mapping[str, Mapping[str, Array]]) -> list[di
     """Efficiency constants of one treatment."""
     units = {"l_half": "tokens", "latency_ms": "ms"}
     return [
-        {
-            "constant": name,
-            "gpu": gpu,
-            "estimate": draws.estimate(values, name, units.get(name, "1")).data,
-        }
+        {"constant": name, "gpu": gpu, "estimate": draws.estimate(values, name, units.get(name, "1")).data}
         for name, by_gpu in found.items()
         for gpu, values in by_gpu.items()
     ]
