@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rooffloor.models.calibration.draws import Calibration as Calibration
     from rooffloor.models.floor.structures import FloorStructure as FloorStructure
+    from rooffloor.models.inference.step_model import build_model as build_model
+    from rooffloor.models.roof.kernels import decode_work as decode_work
+    from rooffloor.models.roof.prefill import prefill_ms as prefill_ms
     from rooffloor.models.roof.roofline import Efficiency as Efficiency
+    from rooffloor.models.roof.roofline import breakdown_ms as breakdown_ms
     from rooffloor.models.roof.roofline import bytes_floor_ms as bytes_floor_ms
     from rooffloor.models.roof.roofline import gpu_ms as gpu_ms
     from rooffloor.models.specs.cells import Cells as Cells
@@ -16,7 +20,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Calibration": "calibration.draws",
     "FloorStructure": "floor.structures",
+    "build_model": "inference.step_model",
+    "decode_work": "roof.kernels",
+    "prefill_ms": "roof.prefill",
     "Efficiency": "roof.roofline",
+    "breakdown_ms": "roof.roofline",
     "bytes_floor_ms": "roof.roofline",
     "gpu_ms": "roof.roofline",
     "Cells": "specs.cells",

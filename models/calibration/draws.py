@@ -85,6 +85,21 @@ class Calibration:
         cells), "joint" (all cells).
     stack, mode : str
         Serving stack and launch mode of the cells, empty where unknown.
+
+    Examples
+    --------
+    >>> from rooffloor.models.calibration.anchor import of_anchor
+    >>> from rooffloor.models.specs import cells, gpus, shapes
+    >>> measured = cells.Cells.from_columns(["Llama-3.1-8B"] * 2, ["H100"] * 2, [1, 8], [512, 2048], [7.4, 8.2])
+    >>> given, rng = {"eta_bw": np.full(50, 0.8)}, np.random.default_rng(1)
+    >>> specs = {"H100": gpus.load("H100")}
+    >>> calibration = of_anchor(
+    ...     measured, shapes.load("Llama-3.1-8B"), "7B", given, specs, rng, label="example", source="mine"
+    ... )
+    >>> calibration
+    Calibration(mine, example: 50 draws, 1 models x 1 GPUs, floors added)
+    >>> calibration.floor_of("H100", "Llama-3.1-8B", "7B", rng).mean().round(1)
+    np.float64(1.9)
     """
 
     gpus: tuple[str, ...]

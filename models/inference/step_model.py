@@ -169,6 +169,13 @@ def build_model(
     ------
     ValueError
         Cells without steps, without `work` or `gpu_ms` where needed, or with names that `classes` lacks.
+
+    Examples
+    --------
+    >>> cells = Cells.from_columns(["Llama-3.1-8B"] * 2, ["H100"] * 2, [1, 8], [512, 512], step_ms=[6.1, 6.6])
+    >>> model = build_model(cells, None, {"Llama-3.1-8B": "7B"}, FloorStructure("gpu"), "fixed", gpu_ms=[4.5, 4.9])
+    >>> [variable.name for variable in model.observed_RVs]
+    ['step_ms']
     """
     if cells.step_ms is None or len(cells) == 0:
         raise ValueError("a model needs measured cells: step_ms is missing or empty")

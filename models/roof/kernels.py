@@ -244,6 +244,14 @@ def decode_work(
     ValueError
         A batch below 1, a negative context, an unknown name or choice.
 
+    Examples
+    --------
+    >>> work = decode_work("Llama-3.1-8B", [1, 16], 2048, gpu="H100")
+    >>> work
+    Work((2,) cells x 15 kernels)
+    >>> work.kv_bytes.sum(-1) / 1e9
+    array([0.26843546, 4.2949673 ])
+
     Notes
     -----
     With M = batch tokens and 2 bytes a value:

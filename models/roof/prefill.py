@@ -73,6 +73,11 @@ def prefill_ms(
     ValueError
         An unknown name, a batch or prompt below 1, an mfu outside (0, 1].
 
+    Examples
+    --------
+    >>> prefill_ms("Llama-3.1-8B", "H100", 1, [512, 8192], mfu=0.5).round(1)
+    array([ 14.6, 266.8])
+
     Notes
     -----
     The weight bytes are the linear weights once, of the experts min(batch prompt top_k, E).
