@@ -26,29 +26,11 @@ from rooffloor.validate.cli.commands import (
     table,
     test,
 )
-from rooffloor.validate.common.errors import (
-    BAD_INPUT,
-    BUG,
-    GATE_FAILED,
-    INTERRUPTED,
-    PIPE_CLOSED,
-    TERMINATED,
-    GateError,
-    InputError,
-    TaskError,
-)
+from rooffloor.validate.common import errors
 
 COMMANDS = {
-    "report": report,
-    "table": table,
-    "test": test,
-    "compare": compare,
-    "calibrate": calibrate,
-    "reconstruct": reconstruct,
-    "check": check,
-    "import": import_,
-    "predict": predict,
-    "plan": plan,
+    module.__name__.rpartition(".")[2].rstrip("_"): module
+    for module in (report, table, test, compare, calibrate, reconstruct, check, import_, predict, plan)
 }
 EXIT_CODES = (
     "exit codes: 0 done, supported or transfers, 1 refuted or does not hold (never from report), 2 bad input, 3 a fit "
@@ -75,20 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _terminable():
             code: int = options.run(options)
-    except InputError as error:
-        return _say(error, BAD_INPUT)
-    except (GateError, TaskError) as error:
-        return _say(error, GATE_FAILED)
+    except errors.InputError as error:
+        return _say(error, errors.BAD_INPUT)
+    except (errors.GateError, errors.TaskError) as error:
+        return _say(error, errors.GATE_FAILED)
     except Terminated:
-        return _say("terminated", TERMINATED)
+        return _say("terminated", errors.TERMINATED)
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+        return _say("interrupted", errors.INTERRUPTED)
     except BrokenPipeError:  # the reader has gone (rooffloor table | head)
         streams.discard_output()
-        return PIPE_CLOSED
+        return errors.PIPE_CLOSED
     except Exception:
         streams.tell(traceback.format_exc().rstrip("\n"))
-        return BUG
+        return errors.BUG
     return code
 
 
@@ -123,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         streams.tell(streams.one_line(f"{self.prog}: {message}; see --help"))
-        sys.exit(BAD_INPUT)
+        sys.exit(errors.BAD_INPUT)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ import argparse
 
 import rooffloor as rf
 from rooffloor.validate.cli import options as shared
-from rooffloor.validate.cli.options import add, given, name, path
+from rooffloor.validate.cli.options import add, name, path
 from rooffloor.validate.cli.streams import show
 from rooffloor.validate.common.errors import DONE
 
@@ -12,8 +12,7 @@ DOES, SEED = "predict step time and throughput of a model on a GPU, with interva
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    text = "name in the catalog, a config.json, a folder of them, or a TOML file; may be repeated"
-    add(command, "--config", text, "MODEL", given, action="append", required=True)
+    shared.add_config(command, "a folder of them, or a TOML file; may be repeated", action="append")
     shared.add_gpus(command)
     axes = "numbers, lists (1,4,16) and ranges, START:STOP:STEP (512:8192:512) or START:STOP:FACTORx (1:64:2x)"
     add(command, "--batch", f"sequences in the step: {axes}; default: 1,4,16", "N[,N...]", default="1,4,16")
@@ -32,7 +31,6 @@ def run(options: argparse.Namespace) -> int:
     shared.check_suffix("--out", options.out, ".csv")
     shared.check_suffix("--figure", options.figure, ".png", ".svg")
     shared.refuse_overwriting(options, options.out, options.figure)
-    from rooffloor.validate.common.files import write_bytes, write_text
     from rooffloor.validate.transfer.prediction.axes import parse_axis
 
     result = rf.predict(
@@ -48,8 +46,9 @@ def run(options: argparse.Namespace) -> int:
     )
     step = "mean" if options.mean else "measured"
     if options.out is not None:
-        write_text(options.out, result.to_csv())
+        result.to_csv(options.out)
     if options.figure is not None:
+        from rooffloor.validate.common.files import write_bytes
         from rooffloor.validate.presentation.writers import image
 
         write_bytes(options.figure, image(result.figure(step), options.figure.suffix[1:]))
