@@ -161,12 +161,12 @@ def _solve(mean_of: Callable[[Any], Array], predicted: Array, target: Array, siz
 # ---- judged -----------------------------------------------------------------------------------------------------
 
 
-def _draws_of(made: Simulated, found: Quadrature, study: int) -> Draws:
-    """What the judging sees of one study's posterior."""
-    cells, anchors = made.cells, found.floor_ms[study][:, [model == ANCHOR for _, model in found.pairs]]
+def draws_of(cells: Cells, gpu_ms: Array, step_ms: Array, found: Quadrature, study: int) -> Draws:
+    """What the judging sees of the posterior of one study among those `found`; T_gpu and steps [cell], ms."""
+    anchors = found.floor_ms[study][:, [model == ANCHOR for _, model in found.pairs]]
     floors = found.floor_ms[study][:, found.pair_code]
     count = len(floors)
-    T = np.broadcast_to(made.gpu_ms, floors.shape)
+    T = np.broadcast_to(gpu_ms, floors.shape)
     relative = found.noise_relative[study][:, cells.model_code]
     return Draws(
         cells,
@@ -175,7 +175,7 @@ def _draws_of(made: Simulated, found: Quadrature, study: int) -> Draws:
         {m: default_class(m) for m in cells.models},
         cells.batch[None],
         cells.context[None],
-        made.step_ms[study][None],
+        step_ms[None],
         T,
         {},
         np.zeros_like(floors),
@@ -193,7 +193,7 @@ def judge(made: Simulated, margins: Margins, rng: np.random.Generator) -> dict[s
     found = quadrature(made.cells, made.gpu_ms, made.step_ms, rng, draws=DRAWS)
     judged = []
     for n in range(len(made.step_ms)):
-        draws = with_own_noise(_draws_of(made, found, n), rng)
+        draws = with_own_noise(draws_of(made.cells, made.gpu_ms, made.step_ms[n], found, n), rng)
         judged.append(JUDGES[made.truth.test](draws, margins, made, n))
     result = {name: np.array([one[name] for one in judged], dtype=float) for name in judged[0]}
     return result | (_frequentist(made, margins) if made.truth.test == "H1" else {})
