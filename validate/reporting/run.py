@@ -1,4 +1,4 @@
-"""The main job: from a study to report.html, report.md, report.json, run.json, posterior.nc and figures."""
+"""The main job: from what was fitted to report.html, report.md, report.json, run.json, posterior.nc and figures."""
 
 import importlib.metadata
 import platform
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rooffloor.models.calibration.store import to_npz
 from rooffloor.validate.common import files
-from rooffloor.validate.comparison.comparison import compare_floors
 from rooffloor.validate.fitting import evidence, saved
 from rooffloor.validate.fitting.evidence import Evidence
 from rooffloor.validate.presentation import writers
@@ -26,11 +25,11 @@ PACKAGES = ("numpy", "pandas", "scipy", "pymc", "pytensor", "nutpie", "arviz", "
 
 @dataclass(frozen=True, eq=False)
 class ReportResult:
-    """What `report` wrote: `paths` of the files, `data` as in report.json, `summary` for a terminal."""
+    """What `report` wrote: `paths` of the files, `data` as in report.json, `text` for a terminal."""
 
     paths: Mapping[str, Path]
     data: dict[str, Any]
-    summary: str
+    text: str
 
     def __repr__(self) -> str:
         return f"ReportResult({self.data['study']['name']}: {self.paths['report.html']})"
@@ -38,50 +37,10 @@ class ReportResult:
 
 @dataclass(frozen=True, eq=False)
 class TableResult:
-    """The two-number table: `data` as in report.json, `summary` as text."""
+    """The two-number table: `data` as in report.json, and as `text`."""
 
     data: dict[str, Any]
-    summary: str
-
-
-def run(
-    study: "Study",
-    out: str | Path | None = None,
-    *,
-    seed: int | None = None,
-    refit: bool = False,
-    full: bool = False,
-    jobs: int | None = None,
-    dask: str | None = None,
-    keep: Path | None = None,
-    quiet: bool = True,
-) -> ReportResult:
-    """Fit, judge, draw and write; nothing is left half-written.
-
-    Parameters
-    ----------
-    out : path, optional
-        Default: reports/<study>.
-    refit : bool
-        Fit every imputed grid anew instead of reading cached posteriors.
-    full : bool
-        Measured cells: also refit floor structures without each model, GPU and pair.
-    jobs, dask, keep
-        Where many fits run, and where those of floor structures are kept: see `compare_floors`.
-
-    Raises
-    ------
-    InputError, GateError
-    """
-    fitted, floors = evidence.fit(study, seed=seed, refit=refit, quiet=quiet, jobs=jobs), None
-    if fitted.measurements is not None:
-        if not quiet:
-            refits = " and refits without each model, GPU and pair" if full else ""
-            print(f"rooffloor: fitting floor structures{refits}", file=sys.stderr)
-        floors = compare_floors(
-            study, fitted.measurements, seed=fitted.seed, refits=full, jobs=jobs, dask=dask, folder=keep, quiet=quiet
-        )
-    return report(fitted, floors=floors, out=out, seed=seed)
+    text: str
 
 
 def report(

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -29,7 +28,6 @@ from rooffloor.validate.published.evidence.competition import (
     sides_of,
 )
 from rooffloor.validate.published.imputation.readings import DISCREPANCIES, FEASIBLE_READINGS, GRIDS, ROOF, Index
-from rooffloor.validate.reporting import run
 from rooffloor.validate.reporting.sections import which_floor
 from rooffloor.validate.study.study import Study
 
@@ -375,26 +373,3 @@ def test_nothing_was_compared() -> None:
     assert not record["run"]
     assert "rooffloor compare" in page(record)
     assert not which_floor.section(None, no_image)
-
-
-def test_measured_studies_are_compared_and_with_full_refitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    study: Any = SimpleNamespace(name="mine")
-    evidence = SimpleNamespace(study=study, seed=3, measurements="cells")
-    calls: list[tuple[Any, ...]] = []
-
-    def spy(*args: Any, **given: Any) -> str:
-        calls.append((*args, given))
-        return "compared"
-
-    monkeypatch.setattr(run.evidence, "fit", lambda *_, **__: evidence)
-    monkeypatch.setattr(run, "compare_floors", spy)
-    monkeypatch.setattr(run, "report", lambda fit, *, floors, **_: floors)
-    found: Any = run.run(study, full=True, jobs=2, dask="tcp://a:1", keep=Path("kept"))
-    assert found == "compared"
-    given = {"seed": 3, "refits": True, "jobs": 2, "dask": "tcp://a:1", "folder": Path("kept"), "quiet": True}
-    assert calls == [(study, "cells", given)]
-    run.run(study)
-    assert calls[1][2]["refits"] is False
-    evidence.measurements = None
-    assert run.run(study) is None
-    assert len(calls) == 2

@@ -34,5 +34,5 @@ def run(options: argparse.Namespace) -> int:
             tell(f"rooffloor: fitting floor structures{' and refits without each model, GPU and pair' * options.full}")
         floors = rf.compare_floors(study, refits=options.full, **shared.runner_of(options), **given)
     result = rf.report(fit, floors=floors, out=folder)
-    show(result.data if options.json else result.summary)
+    show(result.data if options.json else result.text)
     return DONE

@@ -15,5 +15,5 @@ def run(options: argparse.Namespace) -> int:
     from rooffloor.validate.reporting import run as reporting
 
     result = reporting.table(study, seed=options.seed)
-    show(result.data if options.json else result.summary)
+    show(result.data if options.json else result.text)
     return DONE
