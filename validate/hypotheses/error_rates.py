@@ -104,7 +104,7 @@ class Rates:
         return {"rates": self.table.to_dict("records"), "sentences": sentences(self)}
 
     @property
-    def summary(self) -> str:
+    def text(self) -> str:
         """Text for a person."""
         return "\n".join(sentences(self))
 

@@ -55,6 +55,14 @@ class Result:
         return f"{self.name}: {self.verdict}"
 
     @property
+    def statements(self) -> dict[str, str]:
+        """Verdict by statement: H2 makes one of each of its parts."""
+        if self.name != "H2":
+            return {self.name: self.verdict}
+        parts = self.data.get("parts")
+        return {f"H2{part}": parts[part]["verdict"] if parts else NOT_TESTED for part in "abc"}
+
+    @property
     def sentences(self) -> list[str]:
         """What was found, in words."""
         return list(self.data["sentences"])

@@ -6,8 +6,9 @@ its opposite is undecided. Where cells are left out, floors and constants stay t
 changes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,34 +74,20 @@ class Robustness:
 
 def robustness(evidence: "Evidence", results: Mapping[str, Result]) -> Robustness:
     """The tests of `results` under every choice; the first row holds the verdicts that they have."""
-    rows = [{"kind": "primary", "name": PRIMARY, **_verdicts(results.values())}]
-    rows += [
-        {"kind": choice.kind, "name": choice.name, **verdicts(choice, evidence.study.margins, list(results))}
-        for choice in choices(evidence)
-    ]
+    primary = {name: verdict for result in results.values() for name, verdict in result.statements.items()}
+    rows: list[dict[str, Any]] = [{"kind": "primary", "name": PRIMARY, **primary}]
+    for choice in choices(evidence):
+        found = verdicts(choice, evidence.study.margins, list(results))
+        rows.append({"kind": choice.kind, "name": choice.name, **found})
     return Robustness(rows, settle(rows))
 
 
 def verdicts(choice: Choice, margins: Margins, names: Sequence[str] = ("H1", "H2", "H3")) -> dict[str, str]:
     """Verdict on each statement of these hypotheses under one choice."""
-    tests: dict[str, Callable[[], Result]] = {
-        "H1": lambda: h1(choice.draws, margins, both_schools=False, spread=choice.spread),
-        "H2": lambda: h2(choice.draws, margins),
-        "H3": lambda: h3(choice.draws, margins),
-    }
-    return _verdicts(tests[name]() for name in names)
-
-
-def _verdicts(results: Iterable[Result]) -> dict[str, str]:
-    """Verdict on each statement; H2 makes one of each of its parts."""
-    found: dict[str, str] = {}
-    for result in results:
-        if result.name == "H2":
-            parts = result.data.get("parts")
-            found |= {f"H2{part}": parts[part]["verdict"] if parts else NOT_TESTED for part in "abc"}
-        else:
-            found[result.name] = result.verdict
-    return found
+    tests: dict[str, Callable[..., Result]] = {"H1": partial(h1, both_schools=False, spread=choice.spread)}
+    tests |= {"H2": h2, "H3": h3}
+    results = [tests[name](choice.draws, margins) for name in names]
+    return {name: verdict for result in results for name, verdict in result.statements.items()}
 
 
 def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -108,9 +95,7 @@ def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     first, *rest = rows
     opposite = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
     found = {}
-    for name in STATEMENTS:
-        if name not in first:
-            continue
+    for name in (n for n in STATEMENTS if n in first):
         own = str(first[name])
         others = [row for row in rest if row[name] != NOT_TESTED]
         against = opposite.get(own)
@@ -125,8 +110,12 @@ def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             said = f"{name} is undecided {PRIMARY}; it would be decided under {_list(decided)}."
         else:
             said = f"{name} is {own} {PRIMARY} and under each of {len(others)} other choices."
-        verdict = UNDECIDED if turned else own
-        found[name] = {"verdict": verdict, "turned": turned, "softened": softened, "sentence": said}
+        found[name] = {
+            "verdict": UNDECIDED if turned else own,
+            "turned": turned,
+            "softened": softened,
+            "sentence": said,
+        }
     return found
 
 
@@ -137,16 +126,16 @@ def settled(result: Result, found: Robustness, gpus: int) -> Result:
     `error_rates` (sentences); `gpus` is the number of GPUs of the study.
     """
     data, tested = dict(result.data), result.verdict != NOT_TESTED
+    of = {name: found.settled[name] for name in result.statements} if tested else {}
     if "parts" in data:
         data["parts"] = {
-            key: part | {"verdict": found.settled[f"{result.name}{key}"]["verdict"], "as_reported": part["verdict"]}
+            key: part | {"verdict": of[f"{result.name}{key}"]["verdict"], "as_reported": part["verdict"]}
             for key, part in data["parts"].items()
         }
-    names = [f"{result.name}{key}" for key in data.get("parts", ())] or [result.name]
-    told = [found.settled[name]["sentence"] for name in names] if tested else []
+    told = [one["sentence"] for one in of.values()]
     rates = committed() if tested else None
     data |= {
-        "verdict": found.settled[names[0]]["verdict"] if tested else NOT_TESTED,
+        "verdict": next((one["verdict"] for one in of.values()), NOT_TESTED),
         "as_reported": result.verdict,
         "robustness": told,
         "error_rates": error_rates(rates, result.name, gpus, result.margins) if rates else [],
@@ -221,9 +210,7 @@ def _expert_traffic(evidence: "Evidence", draws: Draws) -> Iterator[Choice]:
     shapes, gpus = {m: names.shapes(m) for m in cells.models}, {g: names.gpu(g) for g in cells.gpus}
     efficiency = mean_efficiency(evidence.draws, evidence.constants["primary"])
     used = evidence.study.efficiency.experts
-
-    shape = draws.gpu_ms.shape
-    batch, context = (np.broadcast_to(v, shape)[:, at] for v in (draws.batch, draws.context))
+    batch, context = (np.broadcast_to(v, draws.gpu_ms.shape)[:, at] for v in (draws.batch, draws.context))
     grids, which = np.unique(np.concatenate([batch, context], axis=1), axis=0, return_inverse=True)
 
     def roof(experts: Any) -> Array:
@@ -236,9 +223,7 @@ def _expert_traffic(evidence: "Evidence", draws: Draws) -> Iterator[Choice]:
         return found[which.ravel()]
 
     before = roof(used)
-    for experts in EXPERTS:
-        if experts == used:
-            continue
+    for experts in (e for e in EXPERTS if e != used):
         T = draws.gpu_ms.copy()
         T[:, at] *= roof(experts) / before
         floor = draws.floor_ms.copy()

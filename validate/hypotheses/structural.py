@@ -12,6 +12,8 @@ from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.hypotheses.result import say
 
 type Array = NDArray[np.float64]
+type Point = tuple[float, float]
+type Published = Mapping[tuple[str, str, str], float]
 
 FEWEST = 2
 """Cells that a pair must have to enter: models with single cells would leave no cell that all share."""
@@ -21,7 +23,7 @@ def structural(
     draws: Draws,
     shapes: Mapping[str, ModelShapes],
     gpus: Mapping[str, GpuSpec],
-    published: Mapping[tuple[str, str, str], float] | None = None,
+    published: Published | None = None,
 ) -> list[dict[str, Any]]:
     """Ordering of small-batch steps by T_gpu, and of context rises by KV bytes, per GPU.
 
@@ -37,130 +39,105 @@ def structural(
     noisy = draws.step_ms + draws.noise_ms * rng.standard_normal(draws.noise_ms.shape)
     found = []
     for gpu in draws.cells.gpus:
-        dense = [(m, mask) for m, g, mask in draws.pairs() if g == gpu and draws.classes[m] != "moe"]
-        models = [m for m, mask in dense if mask.sum() >= FEWEST]
-        read = _small_batch(draws, noisy, gpu, models, published)
-        found += [read] if read else []
-        read = _context_rise(draws, noisy, gpu, models, shapes, gpus[gpu], published)
-        found += [read] if read else []
+        shared = _shared(draws, gpu)
+        found += _small_batch(draws, noisy, gpu, shared, published)
+        found += _context_rise(draws, noisy, gpu, shared, shapes, gpus[gpu], published)
     return found
 
 
-def _corner(draws: Draws, model: str, gpu: str, batch: float, context: float) -> int | None:
-    """The cell of a pair at (batch, context) of the first grid, or None."""
-    mask = draws.mask(model, gpu) & (draws.batch[0] == batch) & (draws.context[0] == context)
-    found = np.flatnonzero(mask)
-    return int(found[0]) if len(found) else None
-
-
-def _common(draws: Draws, gpu: str, models: Sequence[str]) -> list[tuple[float, float]]:
-    """(batch, context) at which all models were measured, in order."""
-    sets = []
-    for model in models:
-        mask = draws.mask(model, gpu)
-        sets.append(set(zip(draws.batch[0, mask].tolist(), draws.context[0, mask].tolist(), strict=True)))
-    return sorted(set.intersection(*sets)) if sets else []
-
-
-def _order_probability(draws: Draws, values: Sequence[Array], key: Sequence[float], what: str) -> dict[str, Any]:
-    """P(the values rise with their key); pairs of equal keys do not count."""
-    right = np.ones(len(draws.weight), bool)
-    concordant, pairs = np.zeros(len(draws.weight)), 0
-    for i in range(len(key)):
-        for j in range(len(key)):
-            if key[i] < key[j]:
-                below = values[i] < values[j]
-                right &= below
-                concordant += below
-                pairs += 1
-    return {
-        "probability": draws.probability(right, f"P({what})").data,
-        "concordant": draws.estimate(concordant / pairs, "share of pairs in that order", "1").data,
-        "pairs": pairs,
-    }
+def _shared(draws: Draws, gpu: str) -> dict[Point, dict[str, int]]:
+    """Points of the first grid at which all dense models were measured on a GPU, in order: each model's cell."""
+    pairs = [(m, mask) for m, g, mask in draws.pairs() if g == gpu and draws.classes[m] != "moe"]
+    models = [(m, mask) for m, mask in pairs if mask.sum() >= FEWEST]
+    found: dict[Point, dict[str, int]] = {}
+    for model, mask in models:
+        for cell in np.flatnonzero(mask).tolist():
+            found.setdefault((draws.batch[0, cell], draws.context[0, cell]), {}).setdefault(model, cell)
+    return {point: found[point] for point in sorted(found) if len(found[point]) == len(models)}
 
 
 def _small_batch(
-    draws: Draws,
-    noisy: Array,
-    gpu: str,
-    models: Sequence[str],
-    published: Mapping[tuple[str, str, str], float],
-) -> dict[str, Any] | None:
-    common = _common(draws, gpu, models)
-    if not common or len(models) < 2:
-        return None
-    batch, context = common[0]
-    predicted = {}
-    for m in models:
-        cell = _corner(draws, m, gpu, batch, context)
-        assert cell is not None
-        predicted[m] = float(draws.weight @ draws.gpu_ms[:, cell]), cell
-    models = sorted(models, key=lambda m: predicted[m])
-    cells = [predicted[m][1] for m in models]
+    draws: Draws, noisy: Array, gpu: str, shared: Mapping[Point, Mapping[str, int]], published: Published
+) -> list[dict[str, Any]]:
+    (batch, context), cells = next(iter(shared.items()), ((0.0, 0.0), {}))
+    if len(cells) < 2:
+        return []
+    predicted = {m: float(draws.weight @ draws.gpu_ms[:, cell]) for m, cell in cells.items()}
+    models = sorted(cells, key=lambda m: (predicted[m], cells[m]))
+    rows = [
+        {
+            "label": m,
+            "value": _estimate(draws, draws.step_ms[:, cells[m]], "step"),
+            "published": published.get(("small_batch_step", m, gpu)),
+        }
+        for m in models
+    ]
     what = f"steps at B = {batch:g}, L = {context:g} rise with T_gpu, the order that shapes alone predict"
-    order = _order_probability(draws, [noisy[:, c] for c in cells], [predicted[m][0] for m in models], what)
-    return {
-        "name": f"small-batch order on {gpu}",
-        "statement": _statement(gpu, what, order, len(models)),
-        **order,
-        "rows": [
-            {
-                "label": m,
-                "value": draws.estimate(
-                    np.broadcast_to(draws.step_ms[:, c], draws.weight.shape), f"step, {draws.label}", "ms"
-                ).data,
-                "published": published.get(("small_batch_step", m, gpu)),
-            }
-            for m, c in zip(models, cells, strict=True)
-        ],
-    }
+    ordered = [noisy[:, cells[m]] for m in models]
+    return [_read(draws, "small-batch order", gpu, ordered, [predicted[m] for m in models], what, rows)]
 
 
 def _context_rise(
     draws: Draws,
     noisy: Array,
     gpu: str,
-    models: Sequence[str],
+    shared: Mapping[Point, Mapping[str, int]],
     shapes: Mapping[str, ModelShapes],
     spec: GpuSpec,
-    published: Mapping[tuple[str, str, str], float],
-) -> dict[str, Any] | None:
-    common = _common(draws, gpu, models)
-    spans = {b: [c for bb, c in common if bb == b] for b in {b for b, _ in common}}
-    long = [b for b, contexts in spans.items() if len(contexts) > 1]
-    if not long or len({shapes[m].kv_bytes_per_token for m in models}) < 2:
-        return None
-    batch = max(long)
+    published: Published,
+) -> list[dict[str, Any]]:
+    spans = {b: [c for bb, c in shared if bb == b] for b, _ in shared}
+    batch = max((b for b, contexts in spans.items() if len(contexts) > 1), default=None)
+    kv = {m: shapes[m].kv_bytes_per_token for cells in shared.values() for m in cells}
+    if batch is None or len(set(kv.values())) < 2:
+        return []
     low, high = min(spans[batch]), max(spans[batch])
-    models = sorted(models, key=lambda m: shapes[m].kv_bytes_per_token)
+    models = sorted(kv, key=kv.__getitem__)
     rises, rows = [], []
     for m in models:
-        top, bottom = _corner(draws, m, gpu, batch, high), _corner(draws, m, gpu, batch, low)
+        top, bottom = shared[batch, high][m], shared[batch, low][m]
         rises.append(noisy[:, top] - noisy[:, bottom])
         rise = np.broadcast_to(draws.step_ms[:, top] - draws.step_ms[:, bottom], draws.weight.shape)
-        at_peak = shapes[m].kv_bytes_per_token * batch * (high - low) / spec.bandwidth * 1e3
+        at_peak = kv[m] * batch * (high - low) / spec.bandwidth * 1e3
         rows.append(
             {
                 "label": m,
-                "value": draws.estimate(rise, f"rise of the step, {draws.label}", "ms").data,
+                "value": _estimate(draws, rise, "rise of the step"),
                 "published": published.get(("long_context_rise", m, gpu)),
                 "kv_ms_at_peak": at_peak,
                 "below_peak": draws.probability(rise < at_peak, "P(rise < its KV bytes at peak bandwidth)").data,
             }
         )
     what = f"rise of the step from L = {low:g} to {high:g} at B = {batch:g} grows with the KV bytes per token"
-    order = _order_probability(draws, rises, [shapes[m].kv_bytes_per_token for m in models], what)
+    return [_read(draws, "context rise", gpu, rises, [kv[m] for m in models], what, rows)]
+
+
+def _estimate(draws: Draws, values: Array, what: str) -> dict[str, Any]:
+    return draws.estimate(np.broadcast_to(values, draws.weight.shape), f"{what}, {draws.label}", "ms").data
+
+
+def _read(
+    draws: Draws,
+    name: str,
+    gpu: str,
+    values: Sequence[Array],
+    key: Sequence[float],
+    what: str,
+    rows: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """How far the values rise with their key; pairs of equal keys do not count."""
+    below = [values[i] < values[j] for i in range(len(key)) for j in range(len(key)) if key[i] < key[j]]
+    probability = draws.probability(np.all(below, axis=0), f"P({what})")
+    concordant = draws.estimate(np.sum(below, axis=0) / len(below), "share of pairs in that order", "1")
+    if len(values) <= 4:
+        said = f"Probability that on {gpu} the {what}, without exception: {say(probability.value)}."
+    else:
+        said = f"On {gpu} the {what} in {100 * concordant.value:.0f} % of the {len(below)} pairs of models."
     return {
-        "name": f"context rise on {gpu}",
-        "statement": _statement(gpu, what, order, len(models)),
-        **order,
+        "name": f"{name} on {gpu}",
+        "statement": said,
+        "probability": probability.data,
+        "concordant": concordant.data,
+        "pairs": len(below),
         "rows": rows,
     }
-
-
-def _statement(gpu: str, what: str, order: Mapping[str, Any], models: int) -> str:
-    if models <= 4:
-        return f"Probability that on {gpu} the {what}, without exception: {say(order['probability']['value'])}."
-    share = 100 * order["concordant"]["value"]
-    return f"On {gpu} the {what} in {share:.0f} % of the {order['pairs']} pairs of models."

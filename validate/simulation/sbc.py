@@ -111,15 +111,13 @@ class Ranks:
     def __repr__(self) -> str:
         d = self.data
         least = min(d["quantities"], key=lambda row: row["p"])
-        return "\n".join(
-            (
-                f"Ranks({d['data_sets']} data sets, {len(d['quantities'])} scalars, ranks among {KEPT} draws)",
-                f"50 % intervals cover {100 * d['in_50']:.1f} %, 90 % cover {100 * d['in_90']:.1f} %",
-                f"least p {least['p']:.4f} ({least['quantity']}), {least['p_holm']:.3f} adjusted for all scalars",
-                f"fits: {d['failed']} failed their gate, {d['escalated']} escalated, {d['first_divergent']} with "
-                f"divergences at first, {d['divergent']} in the end",
-                f"prior draws thrown away for steps that are not positive: {d['redrawn']}",
-            )
+        return (
+            f"Ranks({d['data_sets']} data sets, {len(d['quantities'])} scalars, ranks among {KEPT} draws)\n"
+            f"50 % intervals cover {100 * d['in_50']:.1f} %, 90 % cover {100 * d['in_90']:.1f} %\n"
+            f"least p {least['p']:.4f} ({least['quantity']}), {least['p_holm']:.3f} adjusted for all scalars\n"
+            f"fits: {d['failed']} failed their gate, {d['escalated']} escalated, {d['first_divergent']} with "
+            f"divergences at first, {d['divergent']} in the end\n"
+            f"prior draws thrown away for steps that are not positive: {d['redrawn']}"
         )
 
     def plot(self, ax: "Axes | None" = None, *, level: float = 0.95) -> "Axes":
@@ -307,18 +305,13 @@ def _calibrate(
     made = [setting.simulate(k) for k in chunk]
     seeds = [int(np.random.SeedSequence([setting.seed, k, 1]).generate_state(1)[0]) for k in chunk]
     fits = fit_many(compiled, [{"measured_ms": y} for _, y, _ in made], seeds, keep=KEPT, jobs=jobs, **fit)
-    rows = [
-        _found(k, redrawn, one) | _ranks(setting, compiled, truth, y, one)
-        for k, (truth, y, redrawn), one in zip(chunk, made, fits, strict=True)
-    ]
+    rows = []
+    for k, (truth, y, redrawn), one in zip(chunk, made, fits, strict=True):
+        first, last = one.attempts[0].diagnostics, one.attempts[-1].diagnostics
+        counts = (k, redrawn, len(one.attempts), first.divergences, last.divergences, last.rhat, one.passed)
+        ranks = _ranks(setting, compiled, truth, y, one)
+        rows.append(dict(zip(COUNTS, map(float, counts), strict=True)) | ranks)
     return {"names": list(rows[0]), "values": [list(row.values()) for row in rows]}
-
-
-def _found(data_set: int, redrawn: int, fit: SmallFit) -> dict[str, float]:
-    last = fit.attempts[-1].diagnostics
-    first = fit.attempts[0].diagnostics.divergences
-    values = (data_set, redrawn, len(fit.attempts), first, last.divergences, last.rhat, fit.passed)
-    return {name: float(value) for name, value in zip(COUNTS, values, strict=True)}
 
 
 def _ranks(setting: _Setting, compiled: Compiled, truth: xr.Dataset, steps: Array, fit: SmallFit) -> dict[str, float]:

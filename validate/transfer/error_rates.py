@@ -62,7 +62,7 @@ class CheckRates:
         return {"rates": self.table.to_dict("records")}
 
     @property
-    def summary(self) -> str:
+    def text(self) -> str:
         """Text for a person: how often each verdict was said, percent."""
         shown = self.table.copy()
         for name in VERDICTS:

@@ -25,5 +25,5 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.out is not None:
         result.save(options.out)
-    show(result.data if options.json else result.summary)
+    show(result.data if options.json else result.text)
     return DONE
