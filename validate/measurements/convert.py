@@ -45,7 +45,7 @@ class Imported:
     @property
     def csv(self) -> str:
         """The rows as text of a CSV file that `load_measurements` reads."""
-        return csvfile.render(self.rows)
+        return csvfile.table_text(self.rows.columns, self.rows.itertuples(index=False))
 
     @property
     def summary(self) -> str:

@@ -24,7 +24,7 @@ _HEAD = 1_000_000
 """Characters in which the first rows are looked for."""
 _FORMULA = ("=", "+", "-", "@")
 _GUARDED = r"^'(?=[=+\-@])"
-"""The apostrophe that `render` puts before a text that a spreadsheet would take for a formula."""
+"""The apostrophe that `table_text` puts before a text that a spreadsheet would take for a formula."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +65,10 @@ class Table:
 
     @classmethod
     def of_frame(cls, frame: "pd.DataFrame", name: str = "data frame") -> "Table":
-        """A DataFrame as a table; its rows are numbered from 1."""
-        text = frame.astype(object).where(frame.notna(), "").astype(str)
-        text.index = np.arange(1, len(text) + 1)
-        return cls(name, text)
+        """A DataFrame as a table; its rows are numbered from 1. InputError where a column name appears twice."""
+        text = frame.astype(object).where(frame.notna(), "").astype(str).apply(lambda column: column.str.strip())
+        text = text.set_axis([str(column).strip() for column in frame.columns], axis=1)
+        return cls(name, _tidy(text.set_axis(np.arange(1, len(text) + 1)), name))
 
     def require(self, columns: Sequence[str], hint: str = "") -> None:
         """Raise InputError unless the table has these columns and at least one row; `hint` ends the message."""
@@ -129,37 +129,34 @@ def read(path: str | Path) -> Table:
     if "'" in text:
         raw = raw.replace(_GUARDED, "", regex=True)
     raw.index = _line_numbers(raw, blank_lines + 1, quoted='"' in text)
-    header = list(raw.iloc[0])
-    twice = sorted({column for column in header if column and header.count(column) > 1})
-    if twice:
-        raise InputError(f"{name}, row {raw.index[0]}: column {shown(twice[0])} appears twice")
-    frame = raw.iloc[1:].set_axis(header, axis=1).loc[:, [column != "" for column in header]]
-    frame = frame[(frame != "").any(axis=1)]
-    return Table(
-        name, frame, hashlib.sha256(content).hexdigest(), raw.index[0], file.parent, tuple(map(str, frame.columns))
-    )
+    header_row = int(raw.index[0])
+    frame = _tidy(raw.iloc[1:].set_axis(list(raw.iloc[0]), axis=1), f"{name}, row {header_row}")
+    return Table(name, frame, hashlib.sha256(content).hexdigest(), header_row, file.parent, tuple(frame.columns))
 
 
-def render(frame: "pd.DataFrame") -> str:
-    """A frame as the text of a CSV file that a spreadsheet can open without running a cell.
+def _tidy(frame: "pd.DataFrame", where: str) -> "pd.DataFrame":
+    """Rows that hold anything, in columns that have a name; InputError where a name appears twice."""
+    header = list(frame.columns)
+    if twice := sorted({column for column in header if column and header.count(column) > 1}):
+        raise InputError(f"{where}: column {shown(twice[0])} appears twice")
+    frame = frame.loc[:, [column != "" for column in header]]
+    return frame[(frame != "").any(axis=1)]
+
+
+def table_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Rows as the text of a CSV file that a spreadsheet can open without running a cell; needs no pandas.
 
     Texts lose control characters (a space stands for each), and those that begin with = + - or @ get an
     apostrophe in front, which `read` takes off again. Numbers are written in full, whole ones without a point.
     """
-    return frame.map(cell).to_csv(index=False, lineterminator="\n")
-
-
-def table_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Rows as the text of a CSV file, cells disarmed as `render` says; needs no pandas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([cell(value) for value in row] for row in rows)
+    writer.writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue()
 
 
-def cell(value: object) -> str:
-    """A value as the text of a cell, disarmed as `render` says."""
+def _cell(value: object) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, float | int | np.number):

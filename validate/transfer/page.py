@@ -203,7 +203,8 @@ def save(check: "Check", folder: Path) -> Path:
     data, drawn = check.data, figures(check)
     with files.folder(folder) as temporary:
         files.write_json(temporary / "check.json", data)
-        files.write_text(temporary / "cells.csv", csvfile.render(_flat(check)))
+        flat = _flat(check)
+        files.write_text(temporary / "cells.csv", csvfile.table_text(flat.columns, flat.itertuples(index=False)))
         page = writers.page(
             title=f"{data['model']}: {data['verdict']}",
             subtitle=f"rooffloor check: does the calibration of {data['calibration']['anchor']} hold for this model?",

@@ -139,6 +139,14 @@ def test_a_data_frame_is_as_good_as_a_file(read):
     bad = m.frame.assign(batch=[1.0, np.nan, 2.0])
     with pytest.raises(InputError, match="data frame, row 2, column batch: the cell is empty"):
         load_measurements(bad)
+    with pytest.raises(InputError, match=r"data frame, row 3, column step_ms: found '-1.0', expected milliseconds"):
+        load_measurements(m.frame.assign(step_ms=[7.9, 8.0, -1.0]))
+    with pytest.raises(InputError, match="data frame, row 1, column model: unknown model 'Llama-9'"):
+        load_measurements(m.frame.assign(model=[" Llama-9 ", *m.frame["model"][1:]]))
+    with pytest.raises(InputError, match="data frame: column 'gpu' appears twice"):
+        load_measurements(pd.concat([m.frame, m.frame[["gpu"]]], axis=1))
+    with pytest.raises(InputError, match="data frame, row 1: column 'model' is missing"):
+        load_measurements(pd.DataFrame())
 
 
 # ---- refusals
