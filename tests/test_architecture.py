@@ -91,7 +91,10 @@ JUDGING = (
     *("Margins", "Study", "check", "compare_floors", "fit", "load_gpu", "load_measurements", "load_model"),
     *("plan", "predict", "report", "test"),
 )
-MODELS = ("Calibration", "Cells", "Efficiency", "FloorStructure", "GpuSpec", "ModelShapes", "bytes_floor_ms", "gpu_ms")
+MODELS = (
+    *("Calibration", "Cells", "Efficiency", "FloorStructure", "GpuSpec", "ModelShapes", "breakdown_ms", "build_model"),
+    *("bytes_floor_ms", "decode_work", "gpu_ms", "prefill_ms"),
+)
 PUBLIC = {"rooffloor": (*JUDGING, "__version__"), "rooffloor.models": MODELS, "rooffloor.validate": JUDGING}
 
 
