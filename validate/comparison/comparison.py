@@ -39,7 +39,18 @@ FOLDS = 10
 
 
 def candidates(classes: Mapping[str, str]) -> tuple[FloorStructure, ...]:
-    """Structures worth comparing for these models: every sharing that they can tell apart, every way to join."""
+    """Structures worth comparing for these models: every sharing that they can tell apart, every way to join.
+
+    Examples
+    --------
+    >>> for structure in candidates({"Llama-3.1-8B": "dense"}):
+    ...     print(structure)
+    no floor
+    floor per (gpu), added
+    floor per (gpu), added, H >= 0
+    floor per (gpu), overlapped
+    floor per (gpu), max
+    """
     sharings = ["gpu"]
     if len(set(classes.values())) > 1:
         sharings.append("gpu, class")

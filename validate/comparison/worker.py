@@ -300,9 +300,9 @@ def tension_reference(task: Task) -> dict[str, ArrayLike]:
     for k, row in enumerate(np.linspace(0, len(drawn) - 1, REFERENCE).round().astype(int)):
         again = replace(task, seed=task.seed + 10 + k)
         joint = again.fit(compiled, {"measured_ms": drawn[row]})
-        cut = again.fit(alone, {"measured_ms": drawn[row][at]})
-        both = joint.passed and cut.passed
-        found = tension(shared_constants(cut.posterior), shared_constants(joint.posterior)) if both else None
+        own = again.fit(alone, {"measured_ms": drawn[row][at]})
+        both = joint.passed and own.passed
+        found = tension(shared_constants(own.posterior), shared_constants(joint.posterior)) if both else None
         statistic.append(np.nan if found is None else found.statistic)
     return {"statistic": np.array(statistic, dtype=float)}
 

@@ -110,12 +110,11 @@ class Reading:
         kept = level == np.sort(level)[self.end]
         return kept / kept.sum()
 
-    def offset(self, y: Array, T: Array, points: Array) -> Array:
-        """Offset of each grid, ms, shape (grid,); y and T of shape (grid, cell) in ms."""
+    def offset(self, step_ms: Array, gpu_ms: Array, points: Array) -> Array:
+        """Offset of each grid, ms, shape (grid,); steps and T of shape (grid, cell) in ms."""
         share, unused = self.share(points), (np.empty(len(points)), np.empty(len(points)))
-        return np.array(
-            [aggregates.read_offset(a - b, a, self.code, share, *unused) for a, b in zip(y, T, strict=True)]
-        )
+        rows = zip(step_ms, gpu_ms, strict=True)
+        return np.array([aggregates.read_offset(y - T, y, self.code, share, *unused) for y, T in rows])
 
 
 READINGS: Mapping[str, Reading] = {
