@@ -8,18 +8,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from rooffloor.validate.presentation.figures.style import (
-    BLACK,
-    COLOURS,
-    GREY,
-    INTERVALS,
-    Rows,
-    Sheet,
-    draw_interval,
-    name_rows,
-    names_of,
-    styled,
-)
+from rooffloor.validate.presentation.figures import style
+from rooffloor.validate.presentation.figures.style import Rows, Sheet, draw_interval, name_rows, names_of, styled
 from rooffloor.validate.presentation.numbers import number, size_number
 
 
@@ -43,8 +33,8 @@ def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
         at, noise = place[row["model"], row["gpu"]], row["noise_squared"]
         low, high = noise["intervals"]["90"]
         ax.barh(at, high - low, 0.8, left=low, color="0.85")
-        ax.vlines(noise["value"], at - 0.4, at + 0.4, color=GREY, lw=1.5)
-        draw_interval(ax, row["squared"], at, COLOURS[gpus.index(row["gpu"]) % len(COLOURS)], "o")
+        ax.vlines(noise["value"], at - 0.4, at + 0.4, color=style.GREY, lw=1.5)
+        draw_interval(ax, row["squared"], at, style.COLOURS[gpus.index(row["gpu"]) % len(style.COLOURS)], "o")
         ax.text(1.02, at, number(row["left"], unit=True), **beside)
     ax.text(1.02, -0.9, "MAPE left", weight="bold", **beside)
     name_rows(ax, [model if gpu is None else gpu for model, gpu in entries], bold=[gpu is None for _, gpu in entries])
@@ -52,12 +42,11 @@ def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
     ax.set_xlabel("squared relative error of T_gpu that the best scalar removes (percent)")
     handles = [
-        Line2D([], [], color=BLACK, marker="o", ls="none", label="the pair's residual"),
+        Line2D([], [], color=style.BLACK, marker="o", ls="none", label="the pair's residual"),
         Patch(fc="0.85", label="pure noise of its size: 90 % interval"),
-        Line2D([], [], color=GREY, lw=1.5, label="pure noise: mean"),
+        Line2D([], [], color=style.GREY, lw=1.5, label="pure noise: mean"),
     ]
-    how = f"Points: posterior mean; {INTERVALS}."
-    sheet.finish("What a scalar floor absorbs of the residual", label, handles, how)
+    sheet.finish("What a scalar floor absorbs of the residual", label, handles, style.POINTS)
     return ax
 
 
@@ -90,7 +79,8 @@ def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | 
             text = "never"
         else:
             text = size_number(size, row["unit"])
-        ax.text(at[1], at[0], text, ha="center", va="center", size=9, color="white" if shares[at] > 0.55 else BLACK)
+        colour = "white" if shares[at] > 0.55 else style.BLACK
+        ax.text(at[1], at[0], text, ha="center", va="center", size=9, color=colour)
     ax.set_facecolor("0.92")
     image = ax.imshow(shares, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
     ax.figure.colorbar(image, ax=ax, label="share hidden (of the squared effect)", pad=0.02)
@@ -105,6 +95,6 @@ def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | 
         "Colour: share that a free scalar hides; number: smallest size that then shows with a power of 80 % at 5 %, in "
         "the unit of its row. At posterior means, without an interval. Grey: no cell depends on it."
     )
-    handles = [Patch(fc="0.92", ec=GREY, label="no effect, or not in the model")]
+    handles = [Patch(fc="0.92", ec=style.GREY, label="no effect, or not in the model")]
     sheet.finish(f"Errors of T_gpu that a scalar floor hides on {gpu}", label, handles, how, 1)
     return ax

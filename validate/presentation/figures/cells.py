@@ -11,12 +11,8 @@ from numpy.typing import NDArray
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.estimates.estimate import LEVELS, tails, weighted_quantiles
+from rooffloor.validate.presentation.figures import style
 from rooffloor.validate.presentation.figures.style import (
-    COLOURS,
-    GREY,
-    INTERVALS,
-    PUBLISHED,
-    WIDTHS,
     Array,
     Given,
     Sheet,
@@ -55,7 +51,7 @@ def measured_predicted(draws: Draws, *, axes: Given = None) -> NDArray[Any]:
     if moe.any():
         use_anchor = draws.has_anchor(moe)
         whole = anchored if use_anchor else draws.mean_ms
-        terms = {"with": (whole, COLOURS[0], "o"), "without": (whole - draws.dispatch_ms, COLOURS[1], "x")}
+        terms = {"with": (whole, style.COLOURS[0], "o"), "without": (whole - draws.dispatch_ms, style.COLOURS[1], "x")}
         for predicted, colour, marker in terms.values():
             for _, _, mask in draws.pairs():
                 _cloud(last, draws, mask & moe, predicted, colour, marker)
@@ -104,12 +100,12 @@ def context_slopes(
         context = tokens * 1.3 ** (cells.models.index(model) / max(1, len(cells.models) - 1) - 0.5)
         ax.fill_between(context, mean["90"][0], mean["90"][1], color=colour, alpha=faint, lw=0)
         ax.plot(context, mean["mean"], color=colour, lw=1.3, ls="--")
-        for level, width in WIDTHS.items():
+        for level, width in style.WIDTHS.items():
             ax.vlines(context, step[level][0], step[level][1], color=colour, lw=width)
         ax.plot(context, step["mean"], marker=marker, color=colour, ls="none", ms=6)
         if (model, gpu) in rises:
             end = (float(context[-1]), float(step["mean"][0]) + rises[model, gpu])
-            ax.plot(*end, zorder=4, **PUBLISHED)
+            ax.plot(*end, zorder=4, **style.PUBLISHED)
             ax.annotate(f"{rises[model, gpu]:+.1f}", end, (8, 0), textcoords="offset points", va="center", size=9)
     shown = spread_ticks(sorted(ticks))
     for ax, gpu in zip(sheet.panels, cells.gpus, strict=True):
@@ -122,11 +118,11 @@ def context_slopes(
         ax.set_xlabel("context L (tokens, shifted by model)")
         ax.set_ylabel("step (ms)")
         ax.grid(axis="y")
-    handles = [*model_handles(styles), Line2D([], [], color=GREY, ls="--", label="T_gpu + own floor, 90 % band")]
+    handles = [*model_handles(styles), Line2D([], [], color=style.GREY, ls="--", label="T_gpu + own floor, 90 % band")]
     if rises:
         handles.append(published_handle("published rise above the shortest context, ms"))
     kind = _kind(draws)
-    points = f", posterior mean; {INTERVALS}" if kind == "imputed" else "; bands: credible intervals"
+    points = f", posterior mean; {style.INTERVALS}" if kind == "imputed" else "; bands: credible intervals"
     title = f"{kind.capitalize()} step against context at the largest batch"
     return sheet.finish(title, draws.label, handles, f"Points: {kind} step{points}.{_mixture(draws)}")
 
@@ -228,6 +224,6 @@ def _diagonal(ax: Axes) -> None:
         limits = (low - 0.05 * (high - low), high + 0.05 * (high - low))
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(6))
-    ax.plot(limits, limits, color=GREY, lw=1, zorder=1)
+    ax.plot(limits, limits, color=style.GREY, lw=1, zorder=1)
     ax.set(xlim=limits, ylim=limits)
     ax.grid(visible=True)

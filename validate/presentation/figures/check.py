@@ -10,16 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from rooffloor.validate.presentation.figures.style import (
-    COLOURS,
-    GREY,
-    Given,
-    Rows,
-    Sheet,
-    names_of,
-    plain_log,
-    styled,
-)
+from rooffloor.validate.presentation.figures import style
+from rooffloor.validate.presentation.figures.style import Given, Rows, Sheet, names_of, plain_log, styled
 
 
 @styled
@@ -33,7 +25,7 @@ def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     """
     rows = [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
     shown = list(data["probabilities"])[:-1]
-    colours = (COLOURS[2], COLOURS[1], COLOURS[0], COLOURS[4])
+    colours = (style.COLOURS[2], style.COLOURS[1], style.COLOURS[0], style.COLOURS[4])
     sheet = Sheet.of(ax, height=0.5 + 0.75 * len(rows))
     (ax,) = sheet.panels
     if sheet.own:
@@ -42,7 +34,7 @@ def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     for k, (verdict, colour) in enumerate(zip(shown, colours, strict=True)):
         at = [i + (k - 0.5 * (len(shown) - 1)) * height for i in range(len(rows))]
         ax.barh(at, [row["probabilities"][verdict] for row in rows], 0.9 * height, color=colour, label=verdict)
-    ax.axvline(data["margins"]["probability"], color=GREY, linewidth=1, linestyle="--")
+    ax.axvline(data["margins"]["probability"], color=style.GREY, linewidth=1, linestyle="--")
     ax.set_yticks(range(len(rows)), [f"{row['gpu']}\n{textwrap.fill(row['verdict'], 28)}" for row in rows])
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="posterior probability (dashed: what a verdict needs)")
@@ -65,8 +57,8 @@ def checked(rows: Rows, label: str, margins: Mapping[str, Any], *, axes: Given =
         mine = [row for row in rows if row["gpu"] == gpu]
         gpu_ms, step_ms = (np.array([row[key] for row in mine]) for key in ("gpu_ms", "step_ms"))
         ax.axhspan(-margins["h1_absolute"], margins["h1_absolute"], color="0.93", zorder=0)
-        ax.axhline(0.0, color=GREY, lw=1)
-        for name, colour, fill in (("predicted", COLOURS[0], True), ("own_floor", COLOURS[1], False)):
+        ax.axhline(0.0, color=style.GREY, lw=1)
+        for name, colour, fill in (("predicted", style.COLOURS[0], True), ("own_floor", style.COLOURS[1], False)):
             found = np.array([(row[name]["value"], *row[name]["intervals"]["90"]) for row in mine])
             y, low, high = 100.0 * (found.T / step_ms - 1.0)
             reach = [np.maximum(y - low, 0.0), np.maximum(high - y, 0.0)]
@@ -77,8 +69,8 @@ def checked(rows: Rows, label: str, margins: Mapping[str, Any], *, axes: Given =
             ax.set_xscale("log")
             plain_log(ax.xaxis)
     handles = [
-        Line2D([], [], color=COLOURS[0], marker="o", label="T_gpu + the anchor's floor"),
-        Line2D([], [], color=COLOURS[1], marker="s", mfc="none", label="T_gpu + the family's own floor"),
+        Line2D([], [], color=style.COLOURS[0], marker="o", label="T_gpu + the anchor's floor"),
+        Line2D([], [], color=style.COLOURS[1], marker="s", mfc="none", label="T_gpu + the family's own floor"),
         Patch(color="0.93", label="absolute margin"),
     ]
     how = "Bars: 90 % credible intervals of the predicted mean step."

@@ -11,20 +11,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rooffloor.validate.estimates.estimate import LEVELS
-from rooffloor.validate.presentation.figures.style import (
-    BLACK,
-    COLOURS,
-    GREY,
-    LINES,
-    MARKERS,
-    WIDTHS,
-    Array,
-    Given,
-    Rows,
-    Sheet,
-    model_styles,
-    styled,
-)
+from rooffloor.validate.presentation.figures import style
+from rooffloor.validate.presentation.figures.style import Array, Given, Rows, Sheet, model_styles, styled
 
 
 @styled
@@ -46,7 +34,7 @@ def margins(
     count = max(1, len(families))
     sheet = Sheet.of(axes, count, columns=min(count, 3), height=4.2 if count < 4 else 3.1)
     gpus = list(dict.fromkeys(sku["gpu"] for family in families for sku in family["per_sku"]))
-    styles = {gpu: (COLOURS[i % 10], LINES[i % 5], MARKERS[i % 11]) for i, gpu in enumerate(gpus)}
+    styles = {gpu: (style.COLOURS[i % 10], style.LINES[i % 5], style.MARKERS[i % 11]) for i, gpu in enumerate(gpus)}
     if not families:
         first, words = sheet.panels[0], textwrap.fill(" ".join(h1["sentences"]), 70)
         first.text(0.5, 0.5, words, ha="center", va="center", transform=first.transAxes)
@@ -56,24 +44,24 @@ def margins(
             colour, line, marker = styles[sku["gpu"]]
             ax.plot(points, [p[f"on {sku['gpu']}"] for p in family["margins"]], color=colour, ls=line, lw=1.8)
             ax.plot(margin, sku["probability"]["value"], color=colour, marker=marker, ms=6)
-        ax.plot(points, [p["probability"] for p in family["margins"]], color=BLACK, lw=2.6)
-        ax.plot(margin, family["probability"]["value"], color=BLACK, marker="o", ms=7)
-        ax.plot(margin, family["absolute_probability"]["value"], color=BLACK, marker="o", mfc="white", ms=7)
+        ax.plot(points, [p["probability"] for p in family["margins"]], color=style.BLACK, lw=2.6)
+        ax.plot(margin, family["probability"]["value"], color=style.BLACK, marker="o", ms=7)
+        ax.plot(margin, family["absolute_probability"]["value"], color=style.BLACK, marker="o", mfc="white", ms=7)
         ax.set_title(f"{family['family']}: {family['verdict']}")
     for ax in sheet.panels:
-        ax.axvline(margin, color=GREY, ls=":", lw=1.5, zorder=0)
+        ax.axvline(margin, color=style.GREY, ls=":", lw=1.5, zorder=0)
         for level in (probability, 1 - probability):
-            ax.axhline(level, color=GREY, lw=1, zorder=0)
+            ax.axhline(level, color=style.GREY, lw=1, zorder=0)
         ax.set(xlim=(-0.1, 5.1), ylim=(-0.03, 1.03))
         ax.set(xlabel="margin (points of MAPE)", ylabel="posterior probability")
     handles = [
         Line2D([], [], color=colour, ls=line, lw=1.8, marker=marker, label=gpu)
         for gpu, (colour, line, marker) in styles.items()
     ]
-    handles.append(Line2D([], [], color=BLACK, lw=2.6, marker="o", label="pooled over GPUs"))
-    handles.append(Line2D([], [], color=GREY, ls=":", lw=1.5, label=f"stated margin, {margin:g} points"))
+    handles.append(Line2D([], [], color=style.BLACK, lw=2.6, marker="o", label="pooled over GPUs"))
+    handles.append(Line2D([], [], color=style.GREY, ls=":", lw=1.5, label=f"stated margin, {margin:g} points"))
     absolute = "pooled: residual MAPE itself below the absolute margin"
-    handles.append(Line2D([], [], color=BLACK, marker="o", mfc="white", ls="none", label=absolute))
+    handles.append(Line2D([], [], color=style.BLACK, marker="o", mfc="white", ls="none", label=absolute))
     how = (
         "Curves: probability that the residual MAPE exceeds the anchor's by less than the margin. Grey lines: supported"
         f" from {probability:g}, refuted up to {1 - probability:.2g}; the verdict takes the lower pooled circle."
@@ -103,17 +91,17 @@ def power(rates: Any, *, ax: Axes | None = None) -> Axes:
     sheet = Sheet.of(ax, height=4.6)
     (ax,) = sheet.panels
     wanted = {
-        "supported": ("supported", COLOURS[0], "o"),
-        "refuted": ("refuted", COLOURS[1], "s"),
-        "t, K-1 df": ("t-test over GPUs, p < 0.05", GREY, "^"),
+        "supported": ("supported", style.COLOURS[0], "o"),
+        "refuted": ("refuted", style.COLOURS[1], "s"),
+        "t, K-1 df": ("t-test over GPUs, p < 0.05", style.GREY, "^"),
     }
     for quantity, (name, colour, marker) in wanted.items():
         own = rows[rows["quantity"] == quantity]
         x, y, reach = own["difference"], 100 * own["rate"], 200 * own["se"]
         ax.errorbar(x, y, yerr=reach, color=colour, marker=marker, label=name, capsize=2)
-    ax.axvline(2.0, color=BLACK, lw=1, ls="--")
+    ax.axvline(2.0, color=style.BLACK, lw=1, ls="--")
     ax.text(2.05, 97, "margin", va="top", size=9)
-    ax.axhline(5, color=GREY, lw=0.8, ls=":")
+    ax.axhline(5, color=style.GREY, lw=0.8, ls=":")
     ax.set_ylim(-3, 103)
     ax.set_xlabel("true residual MAPE of the family less the anchor's (points)")
     ax.set_ylabel("share of simulated studies (percent)")
@@ -146,20 +134,20 @@ def joint(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
         shifted = lever @ mean - [found["mean_gpu_ms"], 0.0], lever @ covariance @ lever.T
         for ax, (at, spread) in zip(sheet.panels, ((mean, covariance), shifted), strict=True):
             for level in LEVELS:
-                ax.plot(*_ellipse(at, spread, level / 100), color=colour, lw=0.5 * WIDTHS[str(level)] + 0.5)
+                ax.plot(*_ellipse(at, spread, level / 100), color=colour, lw=0.5 * style.WIDTHS[str(level)] + 0.5)
             ax.plot(*at, marker=marker, color=colour, ms=6)
     for ax, where in zip(sheet.panels, ("T_gpu = 0", "mean T_gpu"), strict=True):
-        ax.axhline(1.0, color=GREY, lw=1, zorder=0)
+        ax.axhline(1.0, color=style.GREY, lw=1, zorder=0)
         ax.set_xlabel(f"offset at {where}, less the anchor's floor (ms)")
         ax.set_ylabel("slope of the step on T_gpu")
         ax.xaxis.set_major_locator(MaxNLocator(6))
-    sheet.panels[0].axvline(0.0, color=GREY, lw=1.3, ls=":", zorder=0)
+    sheet.panels[0].axvline(0.0, color=style.GREY, lw=1.3, ls=":", zorder=0)
     handles = [
         Line2D([], [], color=colour, marker=marker, label=f"{name}: cos² {row['offset_slope']['cos2']:.2f}")
         for row, (name, (colour, marker)) in zip(judged, styles.items(), strict=True)
     ]
-    handles.append(Line2D([], [], color=GREY, lw=1, label="slope 1: offset only"))
-    handles.append(Line2D([], [], color=GREY, lw=1.3, ls=":", label="no offset: scale only"))
+    handles.append(Line2D([], [], color=style.GREY, lw=1, label="slope 1: offset only"))
+    handles.append(Line2D([], [], color=style.GREY, lw=1.3, ls=":", label="no offset: scale only"))
     how = (
         "Thick and thin ellipses: 50 % and 90 % of the normal distribution with the posterior's mean and covariance; "
         "no marginal intervals. cos² of 1: offset and slope cannot be told apart."

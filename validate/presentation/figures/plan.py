@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from rooffloor.validate.presentation.figures.style import BLACK, COLOURS, GREY, Sheet, styled
+from rooffloor.validate.presentation.figures import style
+from rooffloor.validate.presentation.figures.style import Sheet, styled
 
 GOALS = {
     "floor": "floor known to ± (ms, 90 % interval)",
@@ -22,16 +23,16 @@ def plan(found: Any, *, ax: Axes | None = None) -> Axes:
     (ax,) = sheet.panels
     count = np.arange(len(found.cells) + 1)
     scale = 100.0 if found.goal == "shape" else 1.0
-    random = scale * np.array([found.before, *found.random])
+    random = scale * np.array([found.before, *(cell.random_cells for cell in found.cells)])
     planned = scale * np.array([found.before, *(cell.expected for cell in found.cells)])
-    ax.plot(count, random, color=GREY, marker="s", mfc="white", ls="--", label="random cells, mean")
-    ax.plot(count, planned, color=COLOURS[0], marker="o", label="planned cells")
-    if found.goal == "floor" and any(cell.with_constants > 1.05 * cell.expected for cell in found.cells):
-        whole = [cell.with_constants for cell in found.cells]
+    ax.plot(count, random, color=style.GREY, marker="s", mfc="white", ls="--", label="random cells, mean")
+    ax.plot(count, planned, color=style.COLOURS[0], marker="o", label="planned cells")
+    if found.goal == "floor" and any(cell.expected_with_constants > 1.05 * cell.expected for cell in found.cells):
+        whole = [cell.expected_with_constants for cell in found.cells]
         text = "planned, with the uncertainty of the constants"
-        ax.plot(count[1:], whole, color=COLOURS[0], marker="o", mfc="white", ls=":", label=text)
+        ax.plot(count[1:], whole, color=style.COLOURS[0], marker="o", mfc="white", ls=":", label=text)
     if found.width is not None:
-        ax.axhline(scale * found.width, color=BLACK, lw=1, ls=":", label="asked")
+        ax.axhline(scale * found.width, color=style.BLACK, lw=1, ls=":", label="asked")
     turned = 90.0 if len(found.cells) > 8 else 0.0
     for n, cell in enumerate(found.cells, 1):
         where = f"{cell.gpu}\n" if len(found.gpus) > 1 else ""

@@ -10,18 +10,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from rooffloor.validate.presentation.figures.style import (
-    COLOURS,
-    GREY,
-    MARKERS,
-    WIDTHS,
-    Given,
-    Rows,
-    Sheet,
-    plain_log,
-    spread_ticks,
-    styled,
-)
+from rooffloor.validate.presentation.figures import style
+from rooffloor.validate.presentation.figures.style import Given, Rows, Sheet, plain_log, spread_ticks, styled
 
 
 @styled
@@ -46,18 +36,17 @@ def prediction(
         Nothing is predicted, there are more than 10 models x GPUs, or `against` or `step` is unknown.
     """
     pairs = _pairs(rows)
-    if len(pairs) > len(COLOURS):
-        raise ValueError(f"one panel shows at most {len(COLOURS)} models x GPUs, got {len(pairs)}")
+    if len(pairs) > len(style.COLOURS):
+        raise ValueError(f"one panel shows at most {len(style.COLOURS)} models x GPUs, got {len(pairs)}")
     sheet = Sheet.of(ax, height=5.4)
     (ax,) = sheet.panels
-    others = _few({row[_other(against)] for row in rows}, max(1, min(3, len(COLOURS) // len(pairs))))
+    others = _few({row[_other(against)] for row in rows}, max(1, min(3, len(style.COLOURS) // len(pairs))))
     curves = [(pair, other) for pair in pairs for other in others]
     for at, (pair, other) in enumerate(curves):
         _curve(ax, _chosen(rows, pair, _other(against), other), against, step, at)
     _predicted_axes(ax, rows, against, step)
     handles: list[Any] = [
-        Line2D([], [], color=COLOURS[at], marker=MARKERS[at], label=f"{model} on {gpu}, {_other(against)} {other}")
-        for at, ((model, gpu), other) in enumerate(curves)
+        _key(at, f"{model} on {gpu}, {_other(against)} {other}") for at, ((model, gpu), other) in enumerate(curves)
     ]
     handles += _band_handles(rows)
     sheet.finish(f"Predicted decode step against {against}", label, handles, _bands_caption(step))
@@ -85,10 +74,7 @@ def predictions(rows: Rows, label: str, *, step: str = "measured", axes: Given =
             _curve(ax, _chosen(rows, pair, _other(against), other), against, step, k)
         _predicted_axes(ax, [row for row in rows if (row["model"], row["gpu"]) == pair], against, step)
         ax.set_title(f"{pair[0]} on {pair[1]}")
-        named = [
-            Line2D([], [], color=COLOURS[k], marker=MARKERS[k], label=f"{_other(against)} {other}")
-            for k, other in enumerate(others)
-        ]
+        named = [_key(k, f"{_other(against)} {other}") for k, other in enumerate(others)]
         ax.legend(handles=named, loc="upper left", ncols=3, columnspacing=1.2, borderaxespad=0.1)
         ax.set_ylim(top=ax.get_ylim()[1] * (1.6 if ax.get_yscale() == "log" else 1.15))
     return sheet.finish("Predicted decode steps", label, _band_handles(rows), _bands_caption(step), 4)
@@ -109,6 +95,10 @@ def _other(against: str) -> str:
     return others[against]
 
 
+def _key(at: int, label: str) -> Line2D:
+    return Line2D([], [], color=style.COLOURS[at], marker=style.MARKERS[at], label=label)
+
+
 def _few(values: Iterable[int], most: int) -> list[int]:
     """At most so many values, evenly taken from the sorted ones, both ends among them."""
     found = sorted(values)
@@ -121,7 +111,7 @@ def _chosen(rows: Rows, pair: tuple[str, str], other: str, value: int) -> list[M
 
 def _curve(ax: Axes, rows: Rows, against: str, step: str, at: int) -> None:
     """Mean and bands of one curve; dashed and hatched outside the calibrated domain; a cross where nothing fits."""
-    colour, marker = COLOURS[at], MARKERS[at]
+    colour, marker = style.COLOURS[at], style.MARKERS[at]
     for row in rows:
         if row["status"] != "predicted":
             ax.plot(row[against], 0.03 + 0.045 * at, "x", color=colour, transform=ax.get_xaxis_transform())
@@ -130,10 +120,10 @@ def _curve(ax: Axes, rows: Rows, against: str, step: str, at: int) -> None:
         return
     found = [row[f"{step}_step_ms"] for row in shown]
     x, y = np.array([row[against] for row in shown], dtype=float), np.array([f["value"] for f in found])
-    bands = {level: np.array([f["intervals"][level] for f in found]).T for level in WIDTHS}
+    bands = {level: np.array([f["intervals"][level] for f in found]).T for level in style.WIDTHS}
     outside = np.array([bool(row["outside"]) for row in shown])
     if len(x) == 1:
-        for level, width in WIDTHS.items():
+        for level, width in style.WIDTHS.items():
             ax.vlines(x, *bands[level], color=colour, lw=width)
     for level, alpha in (("90", 0.14), ("50", 0.26)):
         ax.fill_between(x, *bands[level], color=colour, alpha=alpha, lw=0)
@@ -170,14 +160,14 @@ def _predicted_axes(ax: Axes, rows: Rows, against: str, step: str) -> None:
 def _band_handles(rows: Rows) -> list[Any]:
     """What bands, dashes and crosses mean, as far as they occur."""
     handles: list[Any] = [
-        Line2D([], [], color=GREY, lw=1.5, label="posterior mean"),
-        Patch(fc=GREY, alpha=0.4, label="50 % interval"),
-        Patch(fc=GREY, alpha=0.14, label="90 % interval"),
+        Line2D([], [], color=style.GREY, lw=1.5, label="posterior mean"),
+        Patch(fc=style.GREY, alpha=0.4, label="50 % interval"),
+        Patch(fc=style.GREY, alpha=0.14, label="90 % interval"),
     ]
     if any(row["outside"] for row in rows):
-        handles.append(Patch(fc="white", ec=GREY, hatch="////", ls="--", label="outside the calibrated domain"))
+        handles.append(Patch(fc="white", ec=style.GREY, hatch="////", ls="--", label="outside the calibrated domain"))
     if any(row["status"] != "predicted" for row in rows):
-        handles.append(Line2D([], [], color=GREY, marker="x", ls="none", label="not predicted (memory)"))
+        handles.append(Line2D([], [], color=style.GREY, marker="x", ls="none", label="not predicted (memory)"))
     return handles
 
 

@@ -10,12 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from rooffloor.validate.presentation.figures import style
 from rooffloor.validate.presentation.figures.style import (
-    BLACK,
-    COLOURS,
-    GREY,
-    INTERVALS,
-    PUBLISHED,
     Given,
     Rows,
     Sheet,
@@ -27,10 +23,10 @@ from rooffloor.validate.presentation.figures.style import (
 )
 
 PARTS = {
-    "weights": ("weights", COLOURS[0]),
-    "kv": ("KV cache", COLOURS[9]),
-    "other": ("other kernels", COLOURS[2]),
-    "floor": ("floor", COLOURS[1]),
+    "weights": ("weights", style.COLOURS[0]),
+    "kv": ("KV cache", style.COLOURS[9]),
+    "other": ("other kernels", style.COLOURS[2]),
+    "floor": ("floor", style.COLOURS[1]),
     "leftover": ("leftover", "0.75"),
 }
 
@@ -47,12 +43,12 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
     models, gpus = names_of(table, "model"), sorted(names_of(table, "gpu"), key="pooled".__eq__)
     columns = min(len(gpus), 4)
     sheet = Sheet.of(axes, len(gpus), columns=columns, height=1.9 + 0.62 * len(models))
-    kinds = {"raw": (COLOURS[0], "o", -0.21), "residual": (COLOURS[1], "s", 0.21)}
+    kinds = {"raw": (style.COLOURS[0], "o", -0.21), "residual": (style.COLOURS[1], "s", 0.21)}
     for i, (ax, gpu) in enumerate(zip(sheet.panels, gpus, strict=True)):
         for at, model in enumerate(models):
             row = next((r for r in table if r["model"] == model and r["gpu"] == gpu), None)
             if row is None:
-                ax.text(0.03, at, "no cell", transform=ax.get_yaxis_transform(), color=GREY, va="center", size=9)
+                ax.text(0.03, at, "no cell", transform=ax.get_yaxis_transform(), color=style.GREY, va="center", size=9)
                 continue
             for kind, (colour, marker, shift) in kinds.items():
                 estimates = row[kind]
@@ -61,7 +57,7 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
                     draw_interval(ax, estimates["as_measured"], at + shift + 0.09, colour, marker, hollow=True)
                 number = (row["published"] or {}).get(kind)
                 if number is not None:
-                    ax.plot(number, at + shift + 0.09, zorder=4, **PUBLISHED)
+                    ax.plot(number, at + shift + 0.09, zorder=4, **style.PUBLISHED)
         ax.set_title("pooled: mean over GPUs" if gpu == "pooled" else gpu)
         ax.set_xlabel("MAPE (percent)")
         name_rows(ax, [""] * len(models) if i % columns else models)
@@ -75,7 +71,7 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
         for kind, (colour, marker, _) in kinds.items()
         for face, estimand in ((colour, "expected"), ("white", "of the cells as measured"))
     ]
-    how = f"Points: posterior mean; {INTERVALS}. Raw: without a floor; residual: with the anchor's floor of that GPU."
+    how = f"{style.POINTS} Raw: without a floor; residual: with the anchor's floor of that GPU."
     if any(value is not None for row in table for value in (row["published"] or {}).values()):
         handles.append(published_handle())
     return sheet.finish("Two-number report: raw and residual MAPE", label, handles, how)
@@ -101,24 +97,25 @@ def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None)
         entries += [(gpu, None), *(key for key in (*found, *alone) if key[0] == gpu)]
     sheet = Sheet.of(ax, height=1.9 + 0.3 * len(entries))
     (ax,) = sheet.panels
-    ax.axvline(0, color=BLACK, lw=1)
+    ax.axvline(0, color=style.BLACK, lw=1)
     for at, (gpu, name) in enumerate(entries):
         if name is None:
             continue
-        key, colour = (gpu, name), COLOURS[gpus.index(gpu) % len(COLOURS)]
+        key, colour = (gpu, name), style.COLOURS[gpus.index(gpu) % len(style.COLOURS)]
         draw_interval(ax, found.get(key) or alone[key], at, colour, "o")
         if key in own_floor:
-            draw_interval(ax, own_floor[key]["reading"], at + 0.3, BLACK, "s", hollow=True)
+            draw_interval(ax, own_floor[key]["reading"], at + 0.3, style.BLACK, "s", hollow=True)
             if own_floor[key]["published"] is not None:
-                ax.plot(own_floor[key]["published"], at + 0.3, zorder=4, **PUBLISHED)
+                ax.plot(own_floor[key]["published"], at + 0.3, zorder=4, **style.PUBLISHED)
     names = [gpu if name is None else name + (", self-floor" if (gpu, name) in alone else "") for gpu, name in entries]
     name_rows(ax, names, bold=[name is None for _, name in entries])
     ax.set_xlabel("floor δ added to T_gpu (ms)")
-    handles = [Line2D([], [], color=GREY, marker="o", ls="none", label="the model's floor δ")]
+    handles = [Line2D([], [], color=style.GREY, marker="o", ls="none", label="the model's floor δ")]
     if self_floors:
-        handles.append(Line2D([], [], color=BLACK, marker="s", mfc="white", ls="none", label="the study's reading"))
+        reading: dict[str, Any] = {"marker": "s", "mfc": "white", "ls": "none", "label": "the study's reading"}
+        handles.append(Line2D([], [], color=style.BLACK, **reading))
         handles.append(published_handle("published self-floor"))
-    sheet.finish("Floors by GPU", label, handles, f"Points: posterior mean; {INTERVALS}.")
+    sheet.finish("Floors by GPU", label, handles, style.POINTS)
     return ax
 
 
@@ -138,7 +135,7 @@ def breakdown(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     columns = min(len(gpus), 3)
     sheet = Sheet.of(axes, len(gpus), columns=columns, height=2.1 + 0.36 * len(entries))
     for i, (ax, gpu) in enumerate(zip(sheet.panels, gpus, strict=True)):
-        ax.axvline(0, color=BLACK, lw=1)
+        ax.axvline(0, color=style.BLACK, lw=1)
         for row in (r for r in rows if r["gpu"] == gpu):
             _bar(ax, row, place[row["model"], row["group"]])
         ax.set_title(gpu)
@@ -149,9 +146,9 @@ def breakdown(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     for ax in sheet.panels:
         ax.set_xlim(limits.min(), limits.max())
     handles: list[Line2D | Patch] = [Patch(fc=colour, ec="white", label=name) for name, colour in PARTS.values()]
-    handles.append(Patch(fc="white", ec=GREY, hatch="////", label="negative part (left of zero)"))
-    handles.append(Line2D([], [], color=BLACK, marker="d", lw=1.3, label="step, 90 % interval"))
-    handles.append(Line2D([], [], color=BLACK, marker="|", lw=1.3, label="floor's end, 90 % interval"))
+    handles.append(Patch(fc="white", ec=style.GREY, hatch="////", label="negative part (left of zero)"))
+    handles.append(Line2D([], [], color=style.BLACK, marker="d", lw=1.3, label="step, 90 % interval"))
+    handles.append(Line2D([], [], color=style.BLACK, marker="|", lw=1.3, label="floor's end, 90 % interval"))
     how = "Bars: posterior mean of each part; whiskers: 90 % credible intervals."
     return sheet.finish("What a decode step is made of", label, handles, how, 4)
 
@@ -174,5 +171,5 @@ def _bar(ax: Axes, row: Mapping[str, Any], at: int) -> None:
 
 def _whisker(ax: Axes, bounds: Sequence[float] | None, value: float, at: float, marker: str) -> None:
     if bounds is not None:
-        ax.hlines(at, bounds[0], bounds[1], color=BLACK, lw=1.3, zorder=3)
-    ax.plot(value, at, marker=marker, color=BLACK, ms=6, zorder=3)
+        ax.hlines(at, bounds[0], bounds[1], color=style.BLACK, lw=1.3, zorder=3)
+    ax.plot(value, at, marker=marker, color=style.BLACK, ms=6, zorder=3)

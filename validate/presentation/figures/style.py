@@ -48,6 +48,7 @@ LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 WIDTHS = {"50": 3.6, "90": 1.3}
 BLACK, GREY = "0.1", "0.5"
 INTERVALS = "thick and thin bars: 50 % and 90 % credible intervals"
+POINTS = f"Points: posterior mean; {INTERVALS}."
 PUBLISHED: dict[str, Any] = {"marker": "D", "mfc": "none", "mec": BLACK, "mew": 1.3, "ms": 7, "ls": "none"}
 
 

@@ -8,15 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from rooffloor.validate.presentation.figures.style import (
-    COLOURS,
-    GREY,
-    MARKERS,
-    WIDTHS,
-    Sheet,
-    name_rows,
-    styled,
-)
+from rooffloor.validate.presentation.figures import style
+from rooffloor.validate.presentation.figures.style import Sheet, name_rows, styled
 
 
 @styled
@@ -26,11 +19,11 @@ def structures(comparison: Any, *, ax: Axes | None = None) -> Axes:
     (ax,) = Sheet.of(ax, height=0.7 + 0.34 * len(rows)).panels
     place = np.arange(len(rows))[::-1]
     for y, row in zip(place, rows, strict=True):
-        colour, marker = (COLOURS[1], "s") if row["name"] == comparison.chosen else (COLOURS[0], "o")
+        colour, marker = (style.COLOURS[1], "s") if row["name"] == comparison.chosen else (style.COLOURS[0], "o")
         gap, reach = row["elpd_diff"], 2.0 * row["dse"]
-        ax.plot([gap - reach, gap + reach], [y, y], color=colour, lw=WIDTHS["90"])
+        ax.plot([gap - reach, gap + reach], [y, y], color=colour, lw=style.WIDTHS["90"])
         ax.plot(gap, y, marker, color=colour, ms=7)
-    ax.axvline(0.0, color=GREY, lw=0.8, ls=":")
+    ax.axvline(0.0, color=style.GREY, lw=0.8, ls=":")
     ax.set_yticks(place, [f"{row['name']} ({row['parameters']})" for row in rows])
     ax.set_ylim(-0.6, len(rows) - 0.4)
     ax.set_xlabel(
@@ -51,7 +44,7 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
         The report's `which_floor` of published aggregates (`Competition.data` will do).
     """
     rows, scales = which["structures"], which["scales"]
-    looks = [(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]) for k in range(len(scales))]
+    looks = [(style.COLOURS[k % len(style.COLOURS)], style.MARKERS[k % len(style.MARKERS)]) for k in range(len(scales))]
     sheet = Sheet.of(ax, height=1.2 + 0.075 * len(rows) * max(len(scales), 4))
     (ax,) = sheet.panels
     name_rows(ax, [row["name"] for row in rows])
@@ -60,7 +53,7 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
         ax.set_xscale("symlog", linthresh=10.0)
         ax.xaxis.set_major_formatter("{x:g}")
     ax.axvspan(-np.log(3.0), np.log(3.0), color="0.9", zorder=0)
-    ax.axvline(0.0, color=GREY, lw=0.8, zorder=0)
+    ax.axvline(0.0, color=style.GREY, lw=0.8, zorder=0)
     shifts = np.linspace(-0.3, 0.3, len(scales)) if len(scales) > 1 else np.zeros(1)
     for row_at, row in enumerate(rows):
         for one, (colour, marker), at in zip(row["per_scale"], looks, row_at + shifts, strict=True):
@@ -76,7 +69,7 @@ def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
         Line2D([], [], color=colour, marker=marker, lw=1.3, label=scale)
         for scale, (colour, marker) in zip(scales, looks, strict=True)
     ]
-    handles.append(Line2D([], [], color=GREY, marker="<", ls="none", label="out of reach"))
+    handles.append(Line2D([], [], color=style.GREY, marker="<", ls="none", label="out of reach"))
     handles.append(Patch(fc="0.9", label="takes no side"))
     how = "Bars: two standard errors; hollow: unknown error. Grey band: Bayes factor 1/3 to 3."
     sheet.finish("Which floor? Structures on the published figures", "published aggregates", handles, how, 4)
