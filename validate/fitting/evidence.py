@@ -150,7 +150,7 @@ def fit(
     >>> import rooffloor as rf
     >>> fit = rf.fit(rf.Study.load("transfer-study"), primary_only=True)
     >>> fit.draws
-    Draws(10000 draws of 150 cells, imputed from published aggregates)
+    Draws(9600 draws of 150 cells, imputed from published aggregates)
     >>> fit.calibration.anchor
     'Llama-3.1-8B'
     """

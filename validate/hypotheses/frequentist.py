@@ -99,46 +99,22 @@ class TTests:
 # ---- pieces ---------------------------------------------------------------------------------------------------
 
 
-def differences(family: ArrayLike, anchor: ArrayLike) -> Array:
-    """Family minus anchor, points: shape (..., gpu, cell); NaN where either was not measured.
-
-    Parameters
-    ----------
-    family, anchor : array_like, shape (..., gpu, cell)
-        Absolute relative errors under the anchor's floor, percent, paired by grid cell.
-    """
-    a, b = np.asarray(family, dtype=float), np.asarray(anchor, dtype=float)
-    if a.shape != b.shape or a.ndim < 2:
-        raise ValueError(f"family and anchor must have one shape (..., gpu, cell), got {a.shape} and {b.shape}")
-    return np.asarray(a - b)
-
-
 def cluster_codes(gpus: Sequence[str], clusters: Mapping[str, str] | None = None) -> NDArray[np.int64]:
-    """Cluster of each GPU as a code from 0; a GPU that `clusters` does not name is a cluster of its own.
+    """Cluster of each GPU as a code from 0, (gpu,); a GPU that `clusters` does not name is a cluster of its own.
 
-    Parameters
-    ----------
-    gpus : sequence of str
-    clusters : mapping of GPU to cluster
-        GPUs that are not independent, such as {"H100": "Hopper", "H200": "Hopper"}: one die.
-
-    Returns
-    -------
-    int array, shape (gpu,)
+    `clusters` tells GPUs that are not independent, such as {"H100": "Hopper", "H200": "Hopper"}: one die.
     """
     names = [(clusters or {}).get(gpu, gpu) for gpu in gpus]
     codes: NDArray[np.int64] = np.unique(names, return_inverse=True)[1]
     return codes
 
 
-def _paired(
-    family: ArrayLike, anchor: ArrayLike, gpus: Sequence[str], clusters: Mapping[str, str] | None
-) -> tuple[Array, NDArray[np.bool_]]:
-    """Differences [..., gpu, cell], and which GPU is in which cluster, [gpu, cluster]."""
-    difference, codes = differences(family, anchor), cluster_codes(gpus, clusters)
+def _member(difference: Array, gpus: Sequence[str], clusters: Mapping[str, str] | None) -> NDArray[np.bool_]:
+    """Which GPU is in which cluster, [gpu, cluster]."""
+    codes = cluster_codes(gpus, clusters)
     if len(codes) != difference.shape[-2]:
         raise ValueError(f"{len(codes)} names of GPUs for {difference.shape[-2]} rows of differences")
-    return difference, codes[:, None] == np.arange(codes.max(initial=-1) + 1)
+    return codes[:, None] == np.arange(codes.max(initial=-1) + 1)
 
 
 def _flat(difference: Array) -> Array:
@@ -176,31 +152,25 @@ def _mean_below(values: Array, margin: ArrayLike) -> TTests:
 
 
 def t_per_gpu(
-    family: ArrayLike,
-    anchor: ArrayLike,
-    gpus: Sequence[str],
-    margin: ArrayLike,
-    clusters: Mapping[str, str] | None = None,
+    difference: Array, gpus: Sequence[str], margin: ArrayLike, clusters: Mapping[str, str] | None = None
 ) -> TTests:
     """One-sided t-tests of per-GPU mean differences against the margin, K - 1 df: (..., gpu, cell) -> (...).
 
+    It keeps its size where GPUs are exchangeable, whatever their cells share. An effect of a grid cell that all GPUs
+    share is part of its estimand: it says nothing of other grids.
+
     Parameters
     ----------
-    family, anchor : array_like, shape (..., gpu, cell)
-        See `differences`. The mean of a GPU is over the cells in which both were measured; a GPU without any counts
-        for nothing.
+    difference : array, shape (..., gpu, cell)
+        Absolute relative error under the anchor's floor, family less anchor, points; NaN where either was not
+        measured. A GPU without cells counts for nothing.
     gpus : sequence of str
     margin : float, or array that broadcasts with the leading axes
         Points of MAPE.
     clusters : mapping of GPU to cluster, optional
         GPUs of a cluster are averaged first, so that K counts clusters; see `cluster_codes`.
-
-    Notes
-    -----
-    It keeps its size where GPUs are exchangeable, whatever their cells share. An effect of a grid cell that all GPUs
-    share is part of its estimand: it says nothing of other grids.
     """
-    difference, member = _paired(family, anchor, gpus, clusters)
+    member = _member(difference, gpus, clusters)
     means = pooled(difference)
     empty = np.full((*means.shape[:-1], 0), np.nan)
     columns = [pooled(means[..., of])[..., None] for of in member.T]
@@ -208,26 +178,17 @@ def t_per_gpu(
 
 
 def two_way_t(
-    family: ArrayLike,
-    anchor: ArrayLike,
-    gpus: Sequence[str],
-    margin: ArrayLike,
-    clusters: Mapping[str, str] | None = None,
+    difference: Array, gpus: Sequence[str], margin: ArrayLike, clusters: Mapping[str, str] | None = None
 ) -> TTests:
     """One-sided t-tests of the mean cell difference, clustered by GPU and by grid cell: (..., gpu, cell) -> (...).
 
     The variance is that of Cameron, Gelbach and Miller (2011): by GPU, plus by grid cell, minus by their
     intersection, each with its own correction n/(n-1); df = min(GPUs, grid cells) - 1. Where it is not positive,
     which happens in one study in twelve of 3 GPUs and 15 grid cells where neither have an effect of their own, the
-    larger of the two one-way variances stands in for it (`TTests.replaced`).
-
-    Parameters
-    ----------
-    family, anchor, gpus, margin, clusters
-        See `t_per_gpu`; with clusters, these take the place of the GPUs. The mean is over cells, so that a GPU
-        with more cells weighs more.
+    larger of the two one-way variances stands in for it (`TTests.replaced`). Arguments as in `t_per_gpu`; clusters
+    take the place of the GPUs. The mean is over cells, so that a GPU with more cells weighs more.
     """
-    difference, member = _paired(family, anchor, gpus, clusters)
+    member = _member(difference, gpus, clusters)
     seen = ~np.isnan(difference)
     count, mean = np.maximum(seen.sum((-2, -1)), 1), pooled(_flat(difference))
     score = np.where(seen, difference - mean[..., None, None], 0.0)
@@ -248,12 +209,12 @@ def two_way_t(
     return replace(tests, replaced=replaced & ~np.isnan(tests.p_value))
 
 
-def t_per_cell(family: ArrayLike, anchor: ArrayLike, margin: ArrayLike) -> TTests:
+def t_per_cell(difference: Array, margin: ArrayLike) -> TTests:
     """One-sided paired t-tests over all cells of all GPUs, as if these were independent: (..., gpu, cell) -> (...).
 
     Pseudo-replicated: cells of one GPU share a floor. See `t_per_gpu` for the arguments.
     """
-    return _mean_below(_flat(differences(family, anchor)), margin)
+    return _mean_below(_flat(difference), margin)
 
 
 def wald_slope(

@@ -90,11 +90,11 @@ def school(draws: Draws, model: str, gpus: Sequence[str], margins: Margins) -> d
         told = {"name": name, "pseudo_replicated": pseudo_replicated}
         tests[key] = told | _averaged(found, mass, 1.0 - margins.probability)
 
-    of = (paired["family"], paired["anchor"])
+    difference = paired["family"] - paired["anchor"]
     for suffix, unit, cluster in (("", "GPU", None), ("_by_cluster", "cluster", clusters)):
         if suffix and clusters is None:
             continue
-        given = (*of, gpus, margins.h1_points, cluster)
+        given = (difference, gpus, margins.h1_points, cluster)
         add(f"t_per_gpu{suffix}", f"t on per-{unit} differences", frequentist.t_per_gpu(*given).results())
         add(f"two_way_t{suffix}", f"two-way clustered t ({unit}, grid cell)", frequentist.two_way_t(*given).results())
         gpu_code, code = (
@@ -104,14 +104,14 @@ def school(draws: Draws, model: str, gpus: Sequence[str], margins: Margins) -> d
             frequentist.wald_slope(T, y, y**-2.0, gpu_code, code) for T, y in zip(paired["T"], paired["y"], strict=True)
         ]
         add(f"wald_slope{suffix}", f"Wald test of slope 1, clustered by {unit}", slopes)
-    single = frequentist.t_per_cell(*of, margins.h1_points).results(pseudo_replicated=True)
+    single = frequentist.t_per_cell(difference, margins.h1_points).results(pseudo_replicated=True)
     add("tost_cells", "cell-level one-sided t", single, pseudo_replicated=True)
     return {
         "quantity": frequentist.ESTIMAND,
         "margin": float(margins.h1_points),
         "gpus": list(gpus),
         "clusters": clusters,
-        "cells": int((~np.isnan(of[0][0] - of[1][0])).sum()),
+        "cells": int((~np.isnan(difference[0])).sum()),
         "data_sets": len(rows),
         "tests": tests,
     }

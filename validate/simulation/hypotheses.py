@@ -261,13 +261,13 @@ def _frequentist(made: Simulated, margins: Margins) -> dict[str, Array]:
         for m in (ANCHOR, made.model)
     }
     one_die = dict.fromkeys(made.cells.gpus[:2], "die")
-    of = (error[made.model], error[ANCHOR], made.cells.gpus, margins.h1_points)
+    of = (error[made.model] - error[ANCHOR], made.cells.gpus, margins.h1_points)
     least = 1.0 - margins.probability
     tests = {
         "t, K-1 df": frequentist.t_per_gpu(*of).p_value,
         "t, two GPUs one die": frequentist.t_per_gpu(*of, clusters=one_die).p_value,
         "two-way clustered t": frequentist.two_way_t(*of).p_value,
-        "cell-level paired t (pseudo-replicated)": frequentist.t_per_cell(*of[:2], margins.h1_points).p_value,
+        "cell-level paired t (pseudo-replicated)": frequentist.t_per_cell(of[0], margins.h1_points).p_value,
     }
     return {name: (p < least).astype(float) for name, p in tests.items()}
 

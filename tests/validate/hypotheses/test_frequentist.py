@@ -20,17 +20,17 @@ DIE = {"H100": "Hopper", "H200": "Hopper"}
 MARGIN = 2.0
 
 
-def t_per_gpu(*given: Any) -> fr.TestResult:
+def t_per_gpu(family: Any, anchor: Any, *given: Any) -> fr.TestResult:
     """That of one study."""
-    return fr.t_per_gpu(*given).results()[0]
+    return fr.t_per_gpu(np.subtract(family, anchor), *given).results()[0]
 
 
-def two_way_t(*given: Any) -> fr.TestResult:
-    return fr.two_way_t(*given).results()[0]
+def two_way_t(family: Any, anchor: Any, *given: Any) -> fr.TestResult:
+    return fr.two_way_t(np.subtract(family, anchor), *given).results()[0]
 
 
-def t_per_cell(*given: Any) -> fr.TestResult:
-    return fr.t_per_cell(*given).results(pseudo_replicated=True)[0]
+def t_per_cell(family: Any, anchor: Any, *given: Any) -> fr.TestResult:
+    return fr.t_per_cell(np.subtract(family, anchor), *given).results(pseudo_replicated=True)[0]
 
 
 FAMILY_MINUS_ANCHOR = (t_per_gpu, two_way_t)
@@ -65,14 +65,6 @@ def agree(result: fr.TestResult, statistic, p_value, df):
 
 
 # ---- pieces ---------------------------------------------------------------------------------------------------
-
-
-def test_differences_are_paired_and_of_one_shape():
-    assert fr.differences([[3.0, np.nan]], [[1.0, 2.0]]) == pytest.approx(np.array([[2.0, np.nan]]), nan_ok=True)
-    with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 2\)"):
-        fr.differences(np.zeros((2, 3)), np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="one shape"):
-        fr.differences([1.0], [2.0])
 
 
 def test_a_gpu_that_no_cluster_names_is_its_own():
@@ -304,7 +296,7 @@ def test_a_batch_is_its_studies_one_by_one(name, clusters):
     family[np.random.default_rng(1).random(family.shape) < 0.2] = np.nan
     family[0, 1] = family[1, :2] = family[2] = np.nan
     margins = np.linspace(0.5, 2.5, 40)
-    tests = batch(family, anchor, GPUS, margins, clusters)
+    tests = batch(family - anchor, GPUS, margins, clusters)
     for s in range(40):
         one = single(family[s], anchor[s], GPUS, margins[s], clusters)
         assert (tests.p_value[s], tests.df[s], tests.estimate[s]) == pytest.approx(
@@ -317,7 +309,7 @@ def test_a_batch_is_its_studies_one_by_one(name, clusters):
 def test_a_batch_of_cell_level_tests_is_its_studies_one_by_one():
     family, anchor = errors(22, shape=(5, 4, 3, 15))
     family[0, 0] = np.nan
-    tests = fr.t_per_cell(family, anchor, MARGIN)
+    tests = fr.t_per_cell(family - anchor, MARGIN)
     assert tests.p_value.shape == (5, 4)
     for at in np.ndindex(5, 4):
         one = t_per_cell(family[at], anchor[at], MARGIN)
@@ -327,9 +319,9 @@ def test_a_batch_of_cell_level_tests_is_its_studies_one_by_one():
 def test_one_study_against_many_margins_is_a_falling_curve():
     family, anchor = errors(23)
     for tests in (
-        fr.t_per_gpu(family, anchor, GPUS, np.linspace(0, 5, 21)),
-        fr.two_way_t(family, anchor, GPUS, np.linspace(0, 5, 21)),
-        fr.t_per_cell(family, anchor, np.linspace(0, 5, 21)),
+        fr.t_per_gpu(family - anchor, GPUS, np.linspace(0, 5, 21)),
+        fr.two_way_t(family - anchor, GPUS, np.linspace(0, 5, 21)),
+        fr.t_per_cell(family - anchor, np.linspace(0, 5, 21)),
     ):
         assert tests.p_value.shape == tests.df.shape == tests.replaced.shape == (21,)
         assert (np.diff(tests.p_value) < 0).all()
@@ -351,10 +343,9 @@ def size(tests: fr.TTests) -> float:
 
 def test_size_on_independent_cells_is_nominal():
     d = studies(24, 20_000)
-    zero = np.zeros_like(d)
-    assert size(fr.t_per_gpu(d, zero, GPUS, MARGIN)) == pytest.approx(0.05, abs=0.006)
-    assert size(fr.t_per_cell(d, zero, MARGIN)) == pytest.approx(0.05, abs=0.006)
-    two_way = fr.two_way_t(d, zero, GPUS, MARGIN)
+    assert size(fr.t_per_gpu(d, GPUS, MARGIN)) == pytest.approx(0.05, abs=0.006)
+    assert size(fr.t_per_cell(d, MARGIN)) == pytest.approx(0.05, abs=0.006)
+    two_way = fr.two_way_t(d, GPUS, MARGIN)
     assert size(two_way) < 0.05
     assert two_way.replaced.mean() == pytest.approx(0.085, abs=0.02)  # the share that its docstring tells
 
@@ -362,19 +353,17 @@ def test_size_on_independent_cells_is_nominal():
 @pytest.mark.parametrize(("between", "low", "high"), [(0.7, 0.08, 0.14), (1.0, 0.11, 0.19), (2.0, 0.20, 0.30)])
 def test_a_shared_floor_inflates_the_cell_level_test_and_not_that_of_gpus(between, low, high):
     d = studies(25, 10_000, gpu=between)
-    zero = np.zeros_like(d)
-    assert low < size(fr.t_per_cell(d, zero, MARGIN)) < high
-    assert size(fr.t_per_gpu(d, zero, GPUS, MARGIN)) == pytest.approx(0.05, abs=0.01)
-    assert size(fr.two_way_t(d, zero, GPUS, MARGIN)) < 0.06
+    assert low < size(fr.t_per_cell(d, MARGIN)) < high
+    assert size(fr.t_per_gpu(d, GPUS, MARGIN)) == pytest.approx(0.05, abs=0.01)
+    assert size(fr.two_way_t(d, GPUS, MARGIN)) < 0.06
 
 
 def test_an_effect_of_the_shared_grid_is_seen_by_the_two_way_test_alone():
     """Grid cells as a sample of grids: what all GPUs share never cancels, and only the two-way variance counts it."""
     d = studies(26, 10_000, cell=3.0)
-    zero = np.zeros_like(d)
-    assert size(fr.t_per_gpu(d, zero, GPUS, MARGIN)) > 0.10
-    assert size(fr.t_per_cell(d, zero, MARGIN)) > 0.09
-    assert size(fr.two_way_t(d, zero, GPUS, MARGIN)) < 0.05
+    assert size(fr.t_per_gpu(d, GPUS, MARGIN)) > 0.10
+    assert size(fr.t_per_cell(d, MARGIN)) > 0.09
+    assert size(fr.two_way_t(d, GPUS, MARGIN)) < 0.05
 
 
 def test_size_of_the_wald_test_with_three_gpus():
