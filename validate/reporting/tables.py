@@ -183,3 +183,21 @@ def constants(draws: Draws, found: Mapping[str, Mapping[str, Array]]) -> list[di
         for name, by_gpu in found.items()
         for gpu, values in by_gpu.items()
     ]
+
+
+def falling_share(draws: Draws, fall: float = 0.05) -> float:
+    """Share of neighbouring cells of a pair, by weight, whose step falls by more than `fall` where one axis grows."""
+    total = fallen = 0.0
+    _, first = np.unique(draws.unit, return_index=True)
+    for row in first:
+        at = min(row, len(draws.step_ms) - 1)
+        batch, context = draws.batch[min(row, len(draws.batch) - 1)], draws.context[min(row, len(draws.context) - 1)]
+        for _, _, mask in draws.pairs():
+            y, b, c = draws.step_ms[at, mask], batch[mask], context[mask]
+            for own, other in ((b, c), (c, b)):
+                order = np.lexsort((own, other))
+                same = np.diff(other[order]) == 0
+                down = y[order][1:] < (1.0 - fall) * y[order][:-1]
+                total += draws.weight[row] * same.sum()
+                fallen += draws.weight[row] * (same & down).sum()
+    return fallen / total if total else 0.0

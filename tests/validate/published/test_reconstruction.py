@@ -26,7 +26,7 @@ from rooffloor.validate.published.imputation.readings import (
 )
 from rooffloor.validate.published.imputation.reconstruction import assemble
 from rooffloor.validate.published.printed_figures import CELLS, SKUS, PublishedFigures
-from rooffloor.validate.reporting import record
+from rooffloor.validate.reporting import words
 
 FIGURES = PublishedFigures.load()
 INTERVALS = targets(FIGURES)
@@ -218,7 +218,7 @@ def test_acceptance_is_committed_and_told() -> None:
     assert {"mean step", "mean T_gpu", "offset (unrounded)"} <= set(covered["kind"])
     for level in (50, 90):  # 14 comparisons: 3 standard errors are a family-wise level of 4 %
         assert (np.abs(covered[f"in_{level}"] - level / 100) < 3.0 * covered[f"se_{level}"]).all()
-    assert record._undercoverage(covered.to_dict("records")) == []
+    assert words._undercoverage(covered.to_dict("records")) == []
 
 
 def test_coverage_counts() -> None:
@@ -236,7 +236,7 @@ def test_coverage_counts() -> None:
     assert found.loc["a", "se_50"] == pytest.approx(0.25)  # studies cover 0.5 and 1: sd 0.354 over sqrt(2)
     assert found.loc["b", "in_90"] == 0.0
     assert "1 parts not reconstructed" in repr(result)
-    told = " ".join(record._undercoverage(result.coverage().to_dict("records")))
+    told = " ".join(words._undercoverage(result.coverage().to_dict("records")))
     assert "b 0 %" in told
     assert "a " not in told.split(":")[1]
 
