@@ -31,35 +31,24 @@ TONES = {
 
 
 def page(
-    *,
-    title: str,
-    subtitle: str,
-    status: str,
-    sentences: Sequence[str],
-    sections: Sequence[Section],
-    figures: "Mapping[str, Figure]",
-    footer: str,
+    *, status: str, sentences: Sequence[str], sections: Sequence[Section], figures: "Mapping[str, Figure]", **texts: str
 ) -> str:
-    """A self-contained HTML page of sections under a banner that names the data; every text is escaped."""
+    """A self-contained HTML page of sections under a banner that names the data; every text is escaped.
+
+    `texts` are `title`, `subtitle` and `footer`.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    given = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), **given)
     return environment.get_template("report.html.j2").render(
-        title=title,
-        subtitle=subtitle,
+        **texts,
         status=status,
         sentences=sentences,
         measured=status == "measured",
         sections=sections,
         images={key: base64.b64encode(image(figure)).decode() for key, figure in figures.items()},
         tones=TONES,
-        footer=footer,
     )
 
 

@@ -1,7 +1,8 @@
 """What a report says, in which order: the report's dict as sections of paragraphs, lists, tables and figures.
 
 `sections` decides the content once; pages.py has it written as HTML or Markdown. Nothing is escaped here. A section
-without content does not come into being.
+without content does not come into being. Modules of sections take report.json or a piece of it, and `image`: the figure
+of a key, where there is one.
 """
 
 from collections.abc import Collection

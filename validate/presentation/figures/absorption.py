@@ -17,10 +17,7 @@ from rooffloor.validate.presentation.numbers import number, size_number
 def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     """Share of the squared relative error that the best scalar removes, per (model, GPU), beside that of pure noise.
 
-    Parameters
-    ----------
-    rows : list of mappings
-        The report's `absorption`.
+    `rows` are the report's `absorption`.
     """
     gpus, entries = names_of(rows, "gpu"), list[tuple[str, str | None]]()
     for model in names_of(rows, "model"):
@@ -54,12 +51,7 @@ def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
 def hidden_errors(rows: Rows, label: str, gpu: str | None = None, *, ax: Axes | None = None) -> Axes:
     """Share of each kind of error that a free scalar hides, error x model on one GPU, and the smallest size that shows.
 
-    Parameters
-    ----------
-    rows : list of mappings
-        The report's `hidden_errors`.
-    gpu : str, optional
-        Default: the first of those with most models.
+    `rows` are the report's `hidden_errors`; default of `gpu`: the first of those with most models.
     """
     gpu = gpu or max(names_of(rows, "gpu"), key=lambda name: len({r["model"] for r in rows if r["gpu"] == name}))
     rows = [row for row in rows if row["gpu"] == gpu]

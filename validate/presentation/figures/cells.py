@@ -29,11 +29,8 @@ from rooffloor.validate.presentation.figures.style import (
 def measured_predicted(draws: Draws, *, axes: Given = None) -> NDArray[Any]:
     """Step against T_gpu + the anchor's floor, one panel per GPU; last panel the MoE, or each model's own floor.
 
-    Parameters
-    ----------
-    draws : Draws
-        Where there is a dispatch term (a mixture of experts), the last panel shows those cells with and without it;
-        else all cells with their own floors.
+    Where there is a dispatch term (a mixture of experts), the last panel shows those cells with and without it; else
+    all cells with their own floors.
     """
     cells, styles, kind = draws.cells, model_styles(draws.cells.models), _kind(draws)
     sheet = Sheet.of(axes, len(cells.gpus) + 1, columns=2, height=4.1)
@@ -82,10 +79,7 @@ def context_slopes(
 ) -> NDArray[Any]:
     """Step against context at the largest batch of each model, one panel per GPU, beside T_gpu + own floor.
 
-    Parameters
-    ----------
-    rises : mapping of (model, gpu) to float, optional
-        Published rises of the step from the shortest to the longest context, ms.
+    `rises` are published rises of the step from the shortest to the longest context, ms, by (model, gpu).
     """
     cells, styles, rises = draws.cells, model_styles(draws.cells.models), rises or {}
     columns, faint = (3, 0.15) if len(cells.models) <= 5 else (2, 0.06)

@@ -18,10 +18,7 @@ from rooffloor.validate.presentation.figures.style import Given, Rows, Sheet, na
 def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     """Posterior probability of each verdict's statement on a family, by GPU and on all together.
 
-    Parameters
-    ----------
-    data : mapping
-        `Verdict.data`.
+    `data` is `Verdict.data`.
     """
     rows = [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
     shown = list(data["probabilities"])[:-1]
@@ -46,10 +43,7 @@ def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
 def checked(rows: Rows, label: str, margins: Mapping[str, Any], *, axes: Given = None) -> NDArray[Any]:
     """Predicted over measured step of a family, one panel per GPU, against T_gpu.
 
-    Parameters
-    ----------
-    rows, margins
-        `cells` and `margins` of check.json.
+    `rows` are the `cells` and `margins` the `margins` of check.json.
     """
     names = names_of(rows, "gpu")
     sheet = Sheet.of(axes, len(names), columns=2, height=4.1)

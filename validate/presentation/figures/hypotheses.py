@@ -21,14 +21,8 @@ def margins(
 ) -> NDArray[Any]:
     """Probability that a family's residual MAPE is within a margin of the anchor's, as a curve over margins.
 
-    Parameters
-    ----------
-    h1 : mapping
-        The report's `hypotheses["H1"]`; one panel per family, one where H1 was not tested.
-    margin : float
-        The stated margin, percentage points of MAPE.
-    probability : float
-        Decision limit; a verdict is refuted below 1 - `probability`.
+    `h1` is the report's `hypotheses["H1"]`: one panel per family, one where H1 was not tested. `margin` is the stated
+    one, points of MAPE; `probability` what a verdict needs: it is refuted below 1 - `probability`.
     """
     families: Rows = h1.get("families", [])
     count = max(1, len(families))
@@ -71,18 +65,7 @@ def margins(
 
 @styled
 def power(rates: Any, *, ax: Axes | None = None) -> Axes:
-    """How often H1 is supported or refuted against the true difference, three GPUs, by simulation.
-
-    Parameters
-    ----------
-    rates : Rates
-        Error rates by simulation.
-
-    Raises
-    ------
-    ValueError
-        No such scenario was simulated.
-    """
+    """How often H1 is supported or refuted against the true difference, three GPUs, by simulation (`Rates`)."""
     rows = rates.table
     rows = rows[(rows["test"] == "H1") & (rows["gpus"] == 3) & (rows["mechanism"] == "leftover")]
     rows = rows[(rows["leftover"] > 0) & (rows["between"] == 1.0)].sort_values("difference")
@@ -116,11 +99,8 @@ def joint(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
 
     Left the offset at T_gpu = 0, right that at the pair's mean T_gpu, both less the anchor's floor.
 
-    Parameters
-    ----------
-    rows : list of mappings
-        `per_sku` of the report's `hypotheses["H3"]`; pairs that do not diverge, or whose T_gpu does not vary, are left
-        out.
+    `rows` are `per_sku` of the report's `hypotheses["H3"]`; pairs that do not diverge, or whose T_gpu does not vary,
+    are left out.
     """
     judged = [row for row in rows if row["verdict"] != "not tested" and row["offset_slope"] is not None]
     if not judged:

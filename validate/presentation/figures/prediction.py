@@ -24,8 +24,6 @@ def prediction(
     ----------
     rows : list of mappings
         `rows` of a prediction (`Prediction.data`), with or without those `not_predicted`.
-    label : str
-        What the numbers rest on: `Prediction.label`.
     against : {"batch", "context"}
     step : {"measured", "mean"}
         The step that a measurement would show, or the mean step.
@@ -57,10 +55,7 @@ def prediction(
 def predictions(rows: Rows, label: str, *, step: str = "measured", axes: Given = None) -> NDArray[Any]:
     """`prediction` with a row of panels per model and GPU: against batch, and against context where there are several.
 
-    Raises
-    ------
-    ValueError
-        Nothing is predicted, or there are more than 12 models x GPUs.
+    At most 12 models x GPUs.
     """
     pairs = _pairs(rows)
     if len(pairs) > 12:

@@ -35,10 +35,7 @@ PARTS = {
 def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     """Raw and residual MAPE of every model, one panel per GPU and one for the pooled means.
 
-    Parameters
-    ----------
-    table : list of mappings
-        Rows of the report's `table`, percent.
+    `table` is that of the report, percent.
     """
     models, gpus = names_of(table, "model"), sorted(names_of(table, "gpu"), key="pooled".__eq__)
     columns = min(len(gpus), 4)
@@ -81,12 +78,8 @@ def two_number_table(table: Rows, label: str, *, axes: Given = None) -> NDArray[
 def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     """Forest plot of the floors, ms, by GPU; the study's own self-floors beside the model's.
 
-    Parameters
-    ----------
-    rows : list of mappings
-        The report's `floors["by_class"]` or `floors["by_model"]`.
-    self_floors : list of mappings
-        The report's `floors["self_floors"]`; a model that `rows` lacks gets a row of its own.
+    `rows` are the report's `floors["by_class"]` or `["by_model"]`, `self_floors` its `["self_floors"]`; a model that
+    `rows` lacks gets a row of its own.
     """
     own_floor = {(r["gpu"], r["model"]): r for r in self_floors}
     found = {(r["gpu"], r.get("class") or r["model"]): r["floor"] for r in rows}
@@ -123,10 +116,7 @@ def floors(rows: Rows, self_floors: Rows, label: str, *, ax: Axes | None = None)
 def breakdown(rows: Rows, label: str, *, axes: Given = None) -> NDArray[Any]:
     """What the mean step of each cell group is made of, ms: stacked bars, one panel per GPU.
 
-    Parameters
-    ----------
-    rows : list of mappings
-        The report's `breakdown`. Negative parts are hatched and stacked to the left of zero.
+    `rows` are the report's `breakdown`. Negative parts are hatched and stacked to the left of zero.
     """
     gpus, entries = names_of(rows, "gpu"), list[tuple[str, str | None]]()
     for model in names_of(rows, "model"):

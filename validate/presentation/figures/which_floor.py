@@ -38,10 +38,7 @@ def structures(comparison: Any, *, ax: Axes | None = None) -> Axes:
 def competition(which: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     """Log Bayes factor of every floor structure against the reference, with two standard errors, per prior scale.
 
-    Parameters
-    ----------
-    which : mapping
-        The report's `which_floor` of published aggregates (`Competition.data` will do).
+    `which` is the report's `which_floor` of published aggregates (`Competition.data` will do).
     """
     rows, scales = which["structures"], which["scales"]
     looks = [(style.COLOURS[k % len(style.COLOURS)], style.MARKERS[k % len(style.MARKERS)]) for k in range(len(scales))]

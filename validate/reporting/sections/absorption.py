@@ -11,15 +11,7 @@ NO_EFFECT, NEVER = "no effect", "never"
 
 
 def section(absorbed: Sequence[Record], hidden: Sequence[Record], image: Callable[[str], tuple[Image, ...]]) -> Section:
-    """The section on absorption; it stands before any residual MAPE.
-
-    Parameters
-    ----------
-    absorbed, hidden : lists of mappings
-        `absorption` and `hidden_errors` of report.json.
-    image : callable(str) -> tuple of Image
-        The figure of a key, where there is one.
-    """
+    """The section on `absorption` and `hidden_errors`; it stands before any residual MAPE."""
     parts = (
         Section("What a scalar absorbs", _absorbed(absorbed, image("absorption"))),
         Section("What a scalar hides", _hidden(hidden, image("hidden_errors"))),

@@ -29,20 +29,8 @@ from rooffloor.validate.presentation.numbers import MISSING, Record, decimal, is
 
 TITLE = "Hypotheses"
 PART_TITLES = {"a": "H2a: level", "b": "H2b: dispatch term", "c": "H2c: shape"}
-TOLD = (
-    "verdict",
-    "as_reported",
-    "statement",
-    "sentences",
-    "robustness",
-    "error_rates",
-    "families",
-    "parts",
-    "per_sku",
-    "family",
-    "frequentist",
-    "margins",
-)
+TOLD = {"verdict", "as_reported", "statement", "sentences", "robustness", "error_rates"}
+TOLD |= {"families", "parts", "per_sku", "family", "frequentist", "margins"}
 """What of a hypothesis, a family or a part is told in a way of its own."""
 NAMES = {"joint": "P(below the margin on every GPU)"}
 TOLD_OF_PAIR = ("model", "gpu", "calibrated_elsewhere", "offset_slope")
@@ -50,15 +38,7 @@ TOLD_OF_PAIR = ("model", "gpu", "calibrated_elsewhere", "offset_slope")
 
 
 def section(data: Record, image: Callable[[str], tuple[Image, ...]]) -> Section:
-    """The section on hypotheses.
-
-    Parameters
-    ----------
-    data : mapping
-        The content of report.json.
-    image : callable(str) -> tuple of Image
-        The figure of a key, where there is one: `verdicts`, `power`, `joint`.
-    """
+    """The section on hypotheses, with the figures `verdicts`, `power` and `joint`."""
     found, margins = data["hypotheses"], data["study"]["margins"]
     if not found:
         return Section(TITLE, image("verdicts"))
@@ -106,10 +86,8 @@ def of_data(caption: str, data: Record) -> str:
 
 def _hypothesis(name: str, found: Record, data: Record, image: tuple[Image, ...]) -> Section:
     families = [_family(f, found, data) for f in found.get("families", ())]
-    parts = [
-        Section(PART_TITLES.get(key, key), _judged(PART_TITLES.get(key, key), p, data))
-        for key, p in found.get("parts", {}).items()
-    ]
+    named = {PART_TITLES.get(key, key): part for key, part in found.get("parts", {}).items()}
+    parts = [Section(title, _judged(title, part, data)) for title, part in named.items()]
     # Parts and families tell their sentences themselves; what other choices do stands in a section of its own.
     own = [s for s in found["sentences"] if s not in found.get("robustness", ())]
     rates = found.get("error_rates") or []

@@ -13,13 +13,7 @@ FOLDED = "cell left out"
 
 
 def section(data: Record) -> Section:
-    """The section on other choices; it stands after the hypotheses.
-
-    Parameters
-    ----------
-    data : mapping
-        The content of report.json.
-    """
+    """The section on other choices; it stands after the hypotheses."""
     rows = data["robustness"]["rows"]
     if not rows:
         return Section(TITLE)

@@ -77,15 +77,7 @@ def of_comparison(found: "Comparison | None", label: str) -> dict[str, Any]:
 
 
 def section(found: Record | None, image: Callable[[str], tuple[Image, ...]]) -> Section:
-    """The section on which floor the data support.
-
-    Parameters
-    ----------
-    found : mapping or None
-        `which_floor` of report.json.
-    image : callable(str) -> tuple of Image
-        The figure of a key, where there is one.
-    """
+    """The section on which floor the data support, from `which_floor` of report.json."""
     figures = (*image("competition"), *image("structures"))
     if not found:
         return Section(TITLE, figures)
