@@ -8,16 +8,15 @@ from rooffloor.validate.common import files
 from rooffloor.validate.hypotheses.result import say
 from rooffloor.validate.presentation.blocks import (
     Cell,
-    Column,
+    Field,
     Image,
     Section,
-    Table,
     Text,
     Verdict,
-    estimate_cell,
+    decimals,
     items,
-    long_table,
-    text_cell,
+    key_values,
+    table,
 )
 from rooffloor.validate.presentation.numbers import Record
 from rooffloor.validate.transfer.explanations import MECHANISMS
@@ -53,7 +52,7 @@ def sections(data: Record) -> tuple[Section, ...]:
         ),
         Section("What explains the steps", _explanations(data)),
         Section("Outside the calibration", items(data["outside"])),
-        Section("What it rests on", (*items(basis(data)), _calibration(data), *_excluded(data))),
+        Section("What it rests on", (*items(basis(data)), *_calibration(data), *_excluded(data))),
     )
     return tuple(part for part in found if part)
 
@@ -85,81 +84,62 @@ def _image(key: str, alt: str, caption: str) -> tuple[Image, ...]:
 
 def _by_gpu(data: Record) -> tuple[Any, ...]:
     """What each statement's probability is, and the numbers behind, each with its words."""
-    chances = (Column("GPU"), Column("verdict"), *(Column(f"P({HEADS[v]})", numeric=True) for v in SHOWN))
-    numbers = (
-        Column("GPU"),
-        Column("slope", "step on T_gpu, free floor", True),
-        Column("floor - anchor's", "ms", True),
-        Column("MAPE", "under the anchor's floor, %", True),
+    chances = (
+        Field("GPU", "gpu"),
+        Field("verdict", lambda row: Cell((row["verdict"],), verdict=True)),
+        *(Field(f"P({HEADS[v]})", lambda row, v=v: say(row["probabilities"][v]), numeric=True) for v in SHOWN),
     )
-    first, second = [], []
-    for row in listed(data):
-        p = [text_cell(say(row["probabilities"][v])) for v in SHOWN]
-        first.append((text_cell(row["gpu"]), Cell((row["verdict"],), verdict=True), *p))
-        told = [estimate_cell(row[name]) for name in ("slope", "floor_above_anchor", "level")]
-        second.append((text_cell(row["gpu"]), *told))
+    numbers = (
+        Field("GPU", "gpu"),
+        Field("slope", "slope", "step on T_gpu, free floor"),
+        Field("floor - anchor's", "floor_above_anchor", "ms"),
+        Field("MAPE", "level", "under the anchor's floor, %"),
+    )
     return (
-        Table("Probability of each statement, by GPU", chances, tuple(first)),
+        *table("Probability of each statement, by GPU", listed(data), chances, fold=False),
         Text(CHANCES),
-        Table("Numbers behind, by GPU", numbers, tuple(second)),
+        *table("Numbers behind, by GPU", listed(data), numbers, fold=False),
         Text(NUMBERS),
     )
 
 
 def _cells(rows: Sequence[Record]) -> tuple[Any, ...]:
-    columns = (
-        Column("GPU"),
-        *(Column(name, numeric=True) for name in ("batch", "context", "measured (ms)")),
-        Column("predicted (ms)", "T_gpu + the anchor's floor", True),
-        Column("with its own floor (ms)", "", True),
-        Column("error (%)", "of the prediction", True),
-        Column("outside"),
+    fields = (
+        Field("GPU", "gpu"),
+        Field("batch", lambda r: f"{r['batch']:g}", numeric=True),
+        Field("context", lambda r: f"{r['context']:g}", numeric=True),
+        decimals("measured (ms)", "step_ms"),
+        Field("predicted (ms)", "predicted", "T_gpu + the anchor's floor"),
+        Field("with its own floor (ms)", "own_floor", ""),
+        Field("error (%)", lambda r: f"{r['error_percent']:+.0f}", "of the prediction", numeric=True),
+        Field("outside", lambda r: "; ".join(r["outside"])),
     )
-    cells = [
-        (
-            text_cell(r["gpu"]),
-            text_cell(f"{r['batch']:g}"),
-            text_cell(f"{r['context']:g}"),
-            text_cell(f"{r['step_ms']:.2f}"),
-            estimate_cell(r["predicted"]),
-            estimate_cell(r["own_floor"]),
-            text_cell(f"{r['error_percent']:+.0f}"),
-            text_cell("; ".join(r["outside"])),
-        )
-        for r in rows
-    ]
-    return long_table("Every cell; 90 % credible intervals of the mean step", columns, cells, 1)
+    return table("Every cell; 90 % credible intervals of the mean step", rows, fields)
 
 
 def _explanations(data: Record) -> tuple[Any, ...]:
     rows = data["overall"]["explanations"]
-    columns = (
-        Column("floor"),
-        Column("error of T_gpu"),
-        Column("posterior weight", numeric=True),
-        Column("size", "± sd", True),
-        Column("P(beyond the margin)", numeric=True),
+    fields = (
+        Field("floor", "floor"),
+        Field("error of T_gpu", lambda r: MECHANISMS[r["error"]] if r["error"] else "none"),
+        Field("posterior weight", lambda r: say(r["weight"]), numeric=True),
+        Field("size", _size, "± sd", numeric=True),
+        Field("P(beyond the margin)", lambda r: say(r["beyond"]) if r["error"] else "", numeric=True),
     )
-    cells = [
-        (
-            text_cell(r["floor"]),
-            text_cell(MECHANISMS[r["error"]] if r["error"] else "none"),
-            text_cell(say(r["weight"])),
-            text_cell(f"{100 * r['size']:+.0f} ± {100 * r['size_sd']:.0f} %" if r["error"] else ""),
-            text_cell(say(r["beyond"]) if r["error"] else ""),
-        )
-        for r in rows
-    ]
     intro = Text(
         "Every way of explaining what the steps are off by: the anchor's floor or one of its own, "
         "with or without an error of one part of T_gpu. What looks alike in these cells stands here once. "
         "Size: how much longer the memory's part of T_gpu takes, or the weights'; of the other errors, what relative "
         "error of T_gpu would change the steps within a GPU as much."
     )
-    return intro, *long_table("Explanations", columns, cells, 2)
+    return intro, *table("Explanations", rows, fields, heads=2)
 
 
-def _calibration(data: Record) -> Table:
+def _size(row: Record) -> str:
+    return f"{100 * row['size']:+.0f} ± {100 * row['size_sd']:.0f} %" if row["error"] else ""
+
+
+def _calibration(data: Record) -> tuple[Any, ...]:
     c = data["calibration"]
     d = c["domain"]
     facts = {
@@ -175,15 +155,12 @@ def _calibration(data: Record) -> Table:
         "parameters (billion)": "{:.2f} to {:.2f}".format(*(n / 1e9 for n in d["parameters"])),
         "parameters of this model (billion)": f"{data['shapes']['parameters'] / 1e9:.2f}",
     }
-    rows = tuple((text_cell(name), text_cell(value)) for name, value in facts.items())
-    return Table("The calibration", (Column("what"), Column("value")), rows)
+    return key_values(facts, "The calibration")
 
 
 def _excluded(data: Record) -> tuple[Any, ...]:
-    rows = [
-        (text_cell(r["row"]), text_cell(r["reason"]), text_cell(r["detail"])) for r in data["measurements"]["excluded"]
-    ]
-    return long_table("Rows excluded", (Column("row", numeric=True), Column("reason"), Column("detail")), rows)
+    fields = (Field("row", "row", numeric=True), Field("reason", "reason"), Field("detail", "detail"))
+    return table("Rows excluded", data["measurements"]["excluded"], fields)
 
 
 def figures(check: "Check") -> "Mapping[str, Figure]":
