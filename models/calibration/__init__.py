@@ -1,0 +1,1 @@
+"""A saved calibration as plain arrays."""

@@ -1,0 +1,1 @@
+"""Who shares a floor, and how it joins the GPU's time."""

@@ -1,0 +1,1 @@
+"""Priors, the one likelihood and every way to fit it."""

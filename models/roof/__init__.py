@@ -1,0 +1,1 @@
+"""What a decode step, or a prefill, costs the GPU."""

@@ -1,0 +1,1 @@
+"""Errors and exit codes, whole files, package data, many tasks."""

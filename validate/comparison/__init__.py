@@ -1,0 +1,1 @@
+"""Which floor structure measured cells support."""

@@ -1,0 +1,1 @@
+"""Numbers with intervals, from draws of cells."""

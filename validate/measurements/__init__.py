@@ -1,0 +1,1 @@
+"""Measured steps, and what of a file can be used."""

@@ -1,0 +1,1 @@
+"""Text, tables, pages and figures of what others computed."""

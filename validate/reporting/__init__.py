@@ -1,0 +1,1 @@
+"""The main job: its record, its pages, its figures."""

@@ -1,0 +1,1 @@
+"""Simulated studies of known truth: how often is each verdict wrong."""

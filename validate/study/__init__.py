@@ -1,0 +1,1 @@
+"""Which data, which anchor, which margins."""

@@ -1,0 +1,1 @@
+"""Readers of Hugging Face's config.json."""

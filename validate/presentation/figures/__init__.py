@@ -1,0 +1,1 @@
+"""Figures from rows of numbers or from draws of cells."""

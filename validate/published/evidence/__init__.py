@@ -1,0 +1,1 @@
+"""How probable the printed figures are under each floor structure."""

@@ -1,0 +1,1 @@
+"""Grids that print the published figures."""

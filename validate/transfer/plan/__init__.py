@@ -1,0 +1,1 @@
+"""Which cells to measure next."""

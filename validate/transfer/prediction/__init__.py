@@ -1,0 +1,1 @@
+"""Step times with intervals, from saved draws."""
