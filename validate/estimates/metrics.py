@@ -6,6 +6,7 @@ percent, errors of cells are fractions.
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 Floats = NDArray[np.float64]
 
@@ -69,8 +70,6 @@ def expected_error(predicted: Floats, mean: Floats, sd: Floats, nodes: int = 24)
 
     The normal is replaced by `nodes` equally likely points; y is kept above a tenth of its mean.
     """
-    from scipy.special import ndtri
-
     total = np.zeros(np.broadcast_shapes(predicted.shape, mean.shape, sd.shape))
     for z in ndtri((np.arange(nodes) + 0.5) / nodes):
         y = np.maximum(mean + z * sd, 0.1 * np.abs(mean))

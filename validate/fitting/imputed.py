@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rooffloor.models.floor.structures import PER_MODEL
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, OF_POSITIVE_FLOORS
+from rooffloor.models.inference.step_distribution import step_distribution
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency
 from rooffloor.models.specs.cells import Cells
@@ -254,7 +255,6 @@ def power_scaled(grids: Imputed, which: NDArray[np.int64], fits: "Sequence[Small
     import xarray as xr
 
     from rooffloor.models.inference.prior_density import log_prior
-    from rooffloor.models.inference.step_distribution import step_distribution
     from rooffloor.validate.estimates.prior_sensitivity import averaged, floors_against_anchor, power_scaling
 
     compiled, cells = grids.compiled, grids.cells

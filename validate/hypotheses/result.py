@@ -76,9 +76,11 @@ class Result:
         return "\n".join([f"{self.name} {self.verdict}: {STATEMENTS[self.name]}", *map(lines.fill, told)])
 
     @property
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> "pd.DataFrame":
         """One row per model and GPU (H2: and part): plain numbers; `NAME_low`, `NAME_high` are 90 % intervals."""
-        return [_flat(row) for row in self._rows()]
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row) for row in self._rows()])
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for family in self.data.get("families", ()):
@@ -88,15 +90,14 @@ class Result:
         yield from self.data.get("per_sku", ())
 
     def to_frame(self) -> "pd.DataFrame":
-        """`table` as a DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.table)
+        """`table`."""
+        return self.table
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """`table` as a CSV file's text; written to `path` where one is given."""
-        names = list(dict.fromkeys(name for row in self.table for name in row))
-        text = table_text(names, ([row.get(name) for name in names] for row in self.table))
+        rows = [_flat(row) for row in self._rows()]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        text = table_text(names, ([row.get(name) for name in names] for row in rows))
         if path is not None:
             write_text(Path(path), text)
         return text

@@ -12,6 +12,7 @@ thrown away and counted. Ranks stay uniform within data sets that are picked by 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 type Array = NDArray[np.float64]
-
 
 KEPT = 99
 """Draws that a truth is ranked among: 100 ranks, so that intervals of 50 and 90 % are whole numbers of ranks."""
@@ -292,8 +292,6 @@ def sbc(
 
 
 def _named(cells: Cells) -> str:
-    from hashlib import sha256
-
     columns = (cells.model, cells.gpu, cells.batch, cells.context)
     return sha256(repr([c.tolist() for c in columns]).encode()).hexdigest()[:12]
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy.integrate import quad
@@ -649,3 +652,22 @@ def test_results_are_json_and_tell_all_sentences(label: str, name: str):
     assert all(s.endswith(".") and "nan" not in s and "  " not in s and "-0 " not in s for s in found.sentences)
     again = TESTS[name](draws, MARGINS)
     assert json_dumps(again.data) == json_dumps(found.data)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("H1", 3), ("H2", 9), ("H3", 3)])
+def test_results_are_tables_and_a_figure(name: str, rows: int, tmp_path: Path):
+    draws = simulate(models=(ANCHOR, SIBLING, SMALL, MOE), floors={SMALL: 8.0, MOE: 12.0}, noise=0.02)
+    found = TESTS[name](draws, MARGINS)
+    table = found.to_frame()
+    assert (len(table), list(dict.fromkeys(table["gpu"]))) == (rows, list(GPUS))
+    level = table.dropna(subset="level")
+    assert (level["level_low"] < level["level"]).all()
+    assert (level["level"] < level["level_high"]).all()
+    text = found.to_csv(tmp_path / "found.csv")
+    assert (tmp_path / "found.csv").read_text(encoding="utf-8") == text
+    assert pd.read_csv(tmp_path / "found.csv").shape == table.shape
+    axes = found.plot()
+    assert [label.get_text().split(", ")[1] for label in axes.get_yticklabels()] == list(GPUS)
+    assert found.verdict in axes.get_title(loc="left")
+    assert found.plot(axes) is axes
+    plt.close(axes.figure)
