@@ -103,21 +103,13 @@ def items(texts: Iterable[str]) -> tuple[Items, ...]:
     return (Items(items),) if items else ()
 
 
-def text_cell(value: object) -> Cell:
-    return Cell((plain(value),))
-
-
-def estimate_cell(estimate: Record | None, *, signed: bool = False, unit: bool = False) -> Cell:
-    return Cell(lines(estimate, signed=signed, unit=unit))
-
-
 def any_cell(value: object, *, signed: bool = False, unit: bool = True) -> Cell:
     """A value as a cell: an estimate with its intervals, a tuple of texts as lines, a `Cell` as it is."""
     if isinstance(value, Cell):
         return value
     if is_estimate(value):
-        return estimate_cell(value, signed=signed, unit=unit)  # type: ignore[arg-type]
-    return Cell(value) if isinstance(value, tuple) else text_cell(value)
+        return Cell(lines(value, signed=signed, unit=unit))  # type: ignore[arg-type]
+    return Cell(value if isinstance(value, tuple) else (plain(value),))
 
 
 def common_estimand(estimates: Iterable[object]) -> str:
@@ -159,6 +151,9 @@ class Field:
         return Column(self.title, note, _numeric(values) if self.numeric is None else self.numeric)
 
 
+PAIR = (Field("model", "model"), Field("GPU", "gpu"))
+
+
 def decimals(title: str, key: str, digits: int = 2, note: str = "", *, unit: str = "1", signed: bool = False) -> Field:
     """A column of plain numbers with so many decimals."""
     return Field(title, lambda row: decimal(row[key], digits, unit, signed=signed), note, numeric=True)
@@ -168,23 +163,17 @@ def table(
     caption: str, rows: Sequence[Record], fields: Sequence[Field], *, heads: int = 1, fold: bool = True
 ) -> tuple[Block, ...]:
     """Records as a table; nothing where there are none. With `fold`, rows beyond `OPEN_ROWS` are folded away."""
-    columns = [(field, [field.value(row) for row in rows]) for field in fields]
-    cells = [[any_cell(value, signed=field.signed, unit=field.unit) for value in values] for field, values in columns]
-    heading = [field.head(values) for field, values in columns]
-    return long_table(caption, heading, list(zip(*cells, strict=True)), heads, OPEN_ROWS if fold else len(rows))
-
-
-def long_table(
-    caption: str, columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], heads: int = 1, most: int = OPEN_ROWS
-) -> tuple[Block, ...]:
-    """A table whose rows beyond `most` are folded away; nothing where there are no rows."""
     if not rows:
         return ()
-    first, rest = tuple(rows[:most]), tuple(rows[most:])
-    shown = Table(caption, tuple(columns), first, heads)
+    columns = [(field, [field.value(row) for row in rows]) for field in fields]
+    heading = tuple(field.head(values) for field, values in columns)
+    written = [[any_cell(v, signed=field.signed, unit=field.unit) for v in values] for field, values in columns]
+    cells = tuple(zip(*written, strict=True))
+    most = OPEN_ROWS if fold else len(rows)
+    shown, rest = Table(caption, heading, cells[:most], heads), cells[most:]
     if not rest:
         return (shown,)
-    return shown, Fold(f"{len(rest)} more rows", (Table(f"{caption} (continued)", tuple(columns), rest, heads),))
+    return shown, Fold(f"{len(rest)} more rows", (Table(f"{caption} (continued)", heading, rest, heads),))
 
 
 def records(caption: str, rows: Sequence[Record], *, heads: int = 1, leave: Collection[str] = ()) -> tuple[Block, ...]:

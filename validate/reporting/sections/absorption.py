@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from rooffloor.validate.presentation.blocks import Block, Field, Fold, Image, Section, Text, items, table
+from rooffloor.validate.presentation.blocks import PAIR, Block, Field, Fold, Image, Section, Text, items, table
 from rooffloor.validate.presentation.numbers import MISSING, Record, size_number
 
 TITLE = "What a floor absorbs, and what it hides"
@@ -30,8 +30,7 @@ def section(absorbed: Sequence[Record], hidden: Sequence[Record], image: Callabl
 
 def _absorbed(rows: Sequence[Record], image: tuple[Image, ...]) -> tuple[Block, ...]:
     fields = (
-        Field("model", "model"),
-        Field("GPU", "gpu"),
+        *PAIR,
         Field("cells", "cells"),
         Field("squared error removed, %", lambda r: _in_percent(r["squared"])),
         Field("of pure noise, %", lambda r: _in_percent(r["noise_squared"])),

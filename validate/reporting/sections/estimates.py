@@ -1,23 +1,24 @@
 """Sections of a report that are tables of estimates: two numbers, floors, breakdown, structure, treatments."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED
 from rooffloor.validate.presentation.blocks import (
+    PAIR,
     Block,
-    Cell,
     Field,
     Image,
     Section,
     Text,
-    estimate_cell,
     table,
 )
 from rooffloor.validate.presentation.numbers import Record, full, is_estimate, label, number, plain, published
 from rooffloor.validate.reporting.sections import hypotheses
 
-PAIR = (Field("model", "model"), Field("GPU", "gpu"))
+type Values = dict[tuple[str, ...], object]
+type Extract = Callable[[Record], Values]
+
 KINDS = {"as_measured": "as measured", "expected": "expected", "rerun": "re-run"}
 PARTS = {"weights": "weights", "kv": "KV cache", "other": "other kernels", "floor": "floor", "leftover": "leftover"}
 
@@ -139,40 +140,32 @@ def variants(found: Sequence[Record]) -> Section:
 def side_by_side(versions: Sequence[tuple[str, Record]]) -> tuple[Block, ...]:
     """Tables with a column for each version of the same analysis."""
 
-    def mape(which: str) -> Callable[[Record], dict[tuple[str, ...], Cell]]:
-        return lambda v: {
-            (r["model"], r["gpu"]): estimate_cell(r[which]["expected"]) for r in v.get("table") or () if r[which]
-        }
+    def mape(which: str) -> Extract:
+        return lambda v: {(r["model"], r["gpu"]): r[which]["expected"] for r in v.get("table") or () if r[which]}
 
-    def floors(version: Record) -> dict[tuple[str, ...], Cell]:
-        rows = (version.get("floors") or {}).get("by_class", ())
-        return {(r["gpu"], r["class"]): estimate_cell(r["floor"], signed=True) for r in rows}
+    def floors(version: Record) -> Values:
+        return {(r["gpu"], r["class"]): r["floor"] for r in (version.get("floors") or {}).get("by_class", ())}
 
-    def constants(version: Record) -> dict[tuple[str, ...], Cell]:
-        rows = version.get("efficiency") or ()
-        return {(r["constant"], plain(r.get("gpu"))): estimate_cell(r["estimate"], unit=True) for r in rows}
+    def constants(version: Record) -> Values:
+        return {(r["constant"], plain(r.get("gpu"))): r["estimate"] for r in version.get("efficiency") or ()}
 
-    def tests(version: Record) -> dict[tuple[str, ...], Cell]:
+    def tests(version: Record) -> Values:
         return {(name,): cell for name, cell in hypotheses.verdicts(version.get("hypotheses") or {}).items()}
 
-    compared: Mapping[str, tuple[tuple[str, ...], Callable[[Record], dict[tuple[str, ...], Cell]]]] = {
-        "Verdicts": (("hypothesis",), tests),
-        "Expected residual MAPE, percent": (("model", "GPU"), mape("residual")),
-        "Expected raw MAPE, percent": (("model", "GPU"), mape("raw")),
-        "Floors δ, ms": (("GPU", "class"), floors),
-        "Efficiency constants": (("constant", "GPU"), constants),
-    }
-    blocks: list[Block] = []
-    for caption, (heads, extract) in compared.items():
+    def compared(caption: str, heads: Sequence[str], extract: Extract, **how: bool) -> tuple[Block, ...]:
         found = {name: extract(version) for name, version in versions}
-        keys = dict.fromkeys(key for cells in found.values() for key in cells)
         rows: list[dict[str, Any]] = [
-            dict(zip(heads, key, strict=True)) | {"cells": {name: cells.get(key) for name, cells in found.items()}}
-            for key in keys
+            dict(zip(heads, key, strict=True)) | {"of": {name: values.get(key) for name, values in found.items()}}
+            for key in dict.fromkeys(key for values in found.values() for key in values)
         ]
-        fields = (
-            *(Field(head, head, numeric=False) for head in heads),
-            *(Field(name, ("cells", name), "", numeric=True) for name in found),
-        )
-        blocks += table(caption, rows, fields, heads=len(heads))
-    return tuple(blocks)
+        names = (Field(head, head, numeric=False) for head in heads)
+        columns = (Field(name, ("of", name), "", numeric=True, **how) for name in found)
+        return table(caption, rows, (*names, *columns), heads=len(heads))
+
+    return (
+        *compared("Verdicts", ["hypothesis"], tests),
+        *compared("Expected residual MAPE, percent", ["model", "GPU"], mape("residual")),
+        *compared("Expected raw MAPE, percent", ["model", "GPU"], mape("raw")),
+        *compared("Floors δ, ms", ["GPU", "class"], floors, signed=True),
+        *compared("Efficiency constants", ["constant", "GPU"], constants, unit=True),
+    )

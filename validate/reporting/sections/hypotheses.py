@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from rooffloor.validate.presentation.blocks import (
+    PAIR,
     Block,
     Cell,
     Field,
@@ -143,8 +144,6 @@ def _curve(curve: Sequence[Record]) -> tuple[Block, ...]:
 
 
 # ---- GPUs and pairs ---------------------------------------------------------------------------------------------
-
-PAIR = (Field("model", "model"), Field("GPU", "gpu"))
 
 
 def _per_sku(title: str, rows: Sequence[Record], data: Record) -> tuple[Block, ...]:
