@@ -23,7 +23,7 @@ from rooffloor.validate.common.files import written
 from rooffloor.validate.estimates.cell_draws import IMPUTED
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.fitting.calibration import calibrated
-from rooffloor.validate.measurements.csvfile import render
+from rooffloor.validate.measurements.csvfile import table_text
 from rooffloor.validate.measurements.given_specs import load_gpu, load_model
 from rooffloor.validate.measurements.load import Measurements
 from rooffloor.validate.measurements.one_model import OwnRows, named_in
@@ -45,7 +45,6 @@ from rooffloor.validate.transfer.statements import (
 from rooffloor.validate.transfer.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.axes import Axes
 
 __all__ = ["INDISTINGUISHABLE", "MISMATCH", "RECALIBRATE", "TRANSFERS", "UNDECIDED", "VERDICTS", "Check", "check"]
@@ -111,7 +110,8 @@ class Check:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """`to_frame` as CSV text, written to `path` where one is given."""
-        return written(render(self.to_frame()), path)
+        frame = self.to_frame()
+        return written(table_text(frame, frame.to_numpy()), path)
 
     def cells_frame(self) -> pd.DataFrame:
         """One row per cell: measured step, predicted step with its 90 % interval (ms), error (percent)."""
@@ -122,39 +122,6 @@ class Check:
         from rooffloor.validate.presentation.figures.check import verdicts
 
         return verdicts(self.data | {"label": words.label(self.data)}, ax=ax)
-
-    @property
-    def datatree(self) -> "xr.DataTree":
-        """Posterior draws: floors (gpu), steps and T_gpu (cell), noise (cell); opens with ArviZ."""
-        import xarray as xr
-
-        draws = self.family.draws
-        own = draws.cells.model == self.family.model
-        cells = draws.cells.where(own)
-        first = [int(np.flatnonzero(own & (draws.cells.gpu == g))[0]) for g in cells.gpus]
-        above = draws.floor_ms - draws.anchor_floor_ms if self.family.around is None else self.family.around.above_ms
-        coords = {
-            "chain": [0],
-            "draw": np.arange(len(draws.weight)),
-            "gpu": list(cells.gpus),
-            "cell": np.arange(len(cells)),
-            "cell_gpu": ("cell", cells.gpu.tolist()),
-            "batch": ("cell", cells.batch),
-            "context": ("cell", cells.context),
-        }
-        posterior = xr.Dataset(
-            {
-                "floor_above_anchor_ms": (("chain", "draw", "gpu"), above[None][:, :, first]),
-                "gpu_ms": (("chain", "draw", "cell"), draws.gpu_ms[None][:, :, own]),
-                "step_ms": (("chain", "draw", "cell"), draws.mean_ms[None][:, :, own]),
-                "predicted_ms": (("chain", "draw", "cell"), (draws.gpu_ms + draws.anchor_floor_ms)[None][:, :, own]),
-                "noise_ms": (("chain", "draw", "cell"), draws.noise_ms[None][:, :, own]),
-            },
-            coords=coords,
-            attrs={"label": draws.label, "calibration": self.calibration.label, "model": self.family.model},
-        )
-        observed = xr.Dataset({"step_ms": ("cell", draws.step_ms[0, own])}, coords={"cell": np.arange(len(cells))})
-        return xr.DataTree.from_dict({"posterior": posterior, "observed_data": observed})
 
     def save(self, path: str | Path) -> Path:
         """Write check.html, check.json, cells.csv and figures into a folder; nothing is left half-written.
@@ -214,8 +181,10 @@ def check(
 
     Examples
     --------
-    >>> steps = {"batch": [1, 4, 16], "context": [512, 2048, 8192], "step_ms": [9.5, 9.9, 13.1]}
-    >>> check("Qwen2.5-7B", pd.DataFrame(steps), gpu="H100").verdict
+    >>> steps = {"batch": [1, 4, 16], "context": [512, 2048, 8192], "step_ms": [7.4, 7.9, 11.0]}
+    >>> found = check("Qwen2.5-7B", pd.DataFrame(steps), gpu="H100")
+    >>> found.verdict, found.open_question
+    ('undecided', 'shape')
     """
     spec = None if gpu is None else load_gpu(gpu)
     found, own = OwnRows(load_model(family), spec, model, anchor, format, stack, mode).read(measurements)

@@ -8,7 +8,7 @@ linear around a point: around the anchor's floor where the family has that, else
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
@@ -151,18 +151,11 @@ class Gap:
 
     def where(self, keep: Mask) -> "Gap":
         """The same for some of the cells."""
-        columns = {name: column[keep] for name, column in self.columns.items()}
-        codes = np.unique(self.sku[keep], return_inverse=True)[1]
-        return Gap(
-            self.gap_ms[keep],
-            self.floor[keep],
-            self.root_ms[keep],
-            self.known_sd_ms[keep],
-            self.scale_ms[keep],
-            self.noise,
-            codes,
-            columns,
-            self.names,
+        return replace(
+            self,
+            **{name: getattr(self, name)[keep] for name in ("gap_ms", "floor", "root_ms", "known_sd_ms", "scale_ms")},
+            sku=np.unique(self.sku[keep], return_inverse=True)[1],
+            columns={name: column[keep] for name, column in self.columns.items()},
         )
 
     @cached_property

@@ -409,7 +409,7 @@ def test_a_plan_says_what_it_promises(study):
     found = planned("Mistral-7B-v0.3", ["H100"], 3, calibration=study, width=0.3)
     widths = [found.before, *(cell.expected for cell in found.cells)]
     assert widths == sorted(widths, reverse=True)
-    assert all(cell.expected <= random for cell, random in zip(found.cells, found.random, strict=True))
+    assert all(cell.expected <= cell.random_cells for cell in found.cells)
     assert found.needed == 1
     assert repr(found).startswith("Plan(Mistral-7B-v0.3, floor: (H100, 1, 512), ")
     assert "takes 1 cell" in found.text
@@ -435,7 +435,7 @@ def test_plot(goal, label):
 def test_each_gpu_gets_its_cells():
     found = planned("Llama-3.1-8B", ["H100", "A100-40GB"], 4)
     assert {cell.gpu for cell in found.cells} == {"H100", "A100-40GB"}
-    assert found.cells[-1].expected == pytest.approx(max(cell.own for cell in found.cells), rel=0.5)
+    assert found.cells[-1].expected == pytest.approx(max(cell.expected_on_gpu for cell in found.cells), rel=0.5)
     assert "on that GPU" in found.text
 
 
@@ -459,7 +459,7 @@ def test_what_does_not_fit_and_what_was_not_seen_is_said(study):
     found = planned("Qwen3-Coder-30B-A3B", ["GH200", "H100"], 2, goal="shape", **given)
     assert "Outside what the calibration has seen: parameters" in found.text
     assert "GH200" in found.sentences[-3]
-    assert not all(cell.inside for cell in found.cells)
+    assert not all(cell.inside_domain for cell in found.cells)
     assert " *" in found.text
     with pytest.raises(InputError, match="no cell fits L40S"):
         planned("Qwen3-Coder-30B-A3B", ["L40S", "H100"], 1)
@@ -478,7 +478,7 @@ def test_a_width_out_of_reach_is_said():
 
 def test_what_the_constants_leave_is_told_from_the_start_and_why_it_grows(study):
     found = planned("Mistral-7B-v0.3", ["L40S"], 4, calibration=study)
-    widths = [found.before_with_constants, *(cell.with_constants for cell in found.cells)]
+    widths = [found.before_with_constants, *(cell.expected_with_constants for cell in found.cells)]
     assert widths[0] >= found.before
     assert widths[-1] > min(widths)  # cells replace the prior of the floor by step - T_gpu, whose constants stay
     assert "T_gpu alone is uncertain by ±" in found.text

@@ -8,7 +8,7 @@ measurement of the same cell repeats: therefore distinct cells, unless repeats a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,32 +67,41 @@ class PlannedCell:
 
     Attributes
     ----------
-    gpu : str
+    order : int
+        From 1.
+    model, gpu : str
     batch, context : float
-    step_ms : float
-        Expected step.
-    inside : bool
+    expected_step_ms : float
+    inside_domain : bool
         Whether the calibration has seen such batches and contexts on that GPU.
     expected : float
         Half the 90 % interval: of the widest floor given the constants, ms, or of the relative error; or the
         probability of telling the structure.
-    own : float
+    expected_on_gpu : float
         floor: half the 90 % interval on this cell's GPU, ms; else as `expected`.
-    with_constants : float
+    expected_with_constants : float
         floor: that of the widest floor with the uncertainty of the constants, ms; else as `expected`.
     log_bayes_factor : float or None
         overlap: expected log Bayes factor of the true structure against the other.
+    random_cells : float
+        What as many random cells are expected to give, mean over random sets.
     """
 
+    order: int
+    model: str
     gpu: str
     batch: float
     context: float
-    step_ms: float
-    inside: bool
+    expected_step_ms: float
+    inside_domain: bool
     expected: float
-    own: float
-    with_constants: float
-    log_bayes_factor: float | None = None
+    expected_on_gpu: float
+    expected_with_constants: float
+    log_bayes_factor: float | None
+    random_cells: float
+
+
+_COLUMNS = [field.name for field in fields(PlannedCell)]
 
 
 @dataclass(frozen=True)
@@ -107,9 +116,7 @@ class Plan:
     cells : tuple of PlannedCell
         In the order in which they should be measured.
     before, before_with_constants : float
-        What `PlannedCell.expected` and `with_constants` are before any of them.
-    random : tuple of float
-        The same for as many random cells as the plan has so far, mean over random sets.
+        What `PlannedCell.expected` and `expected_with_constants` are before any of them.
     width, needed : float or None, int or None
         Asked half-width, and the cells that it takes; None where no number of the candidates does.
     sentences : tuple of str
@@ -124,7 +131,6 @@ class Plan:
     cells: tuple[PlannedCell, ...]
     before: float
     before_with_constants: float
-    random: tuple[float, ...]
     width: float | None
     needed: int | None
     sentences: tuple[str, ...]
@@ -144,7 +150,7 @@ class Plan:
         """One row per cell, in order."""
         import pandas as pd
 
-        return pd.DataFrame(self.data["cells"], columns=list(_COLUMNS))
+        return pd.DataFrame(self.data["cells"], columns=_COLUMNS)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """The cells as CSV text, written to `path` where one is given."""
@@ -208,6 +214,7 @@ def plan(
     --------
     >>> found = plan("Qwen2.5-7B", "H100", budget=2)
     >>> [(cell.batch, cell.context) for cell in found.cells]
+    [(1.0, 512.0), (1.0, 1024.0)]
     """
     shapes = load_model(family)
     specs = [load_gpu(gpu) for gpu in ([gpus] if isinstance(gpus, str | Path | GpuSpec) else gpus)]
@@ -243,10 +250,25 @@ def plan(
     chosen = []
     if budget:
         chosen = choose(wanted.loss, p.candidates, budget, repeats=repeats, beside=wanted.beside, starts=starts)
-    cells = _planned(p, goal, wanted, chosen, seed)
-    random = tuple(
+    expected = _expected(p, goal, wanted, chosen, seed)
+    random = [
         float(wanted.expected(random_sets(rng, p.candidates, min(n, p.candidates), _random(goal, n))).mean())
         for n in range(1, budget + 1)
+    ]
+    steps = p.step_ms.mean(0)
+    cells = tuple(
+        PlannedCell(
+            n,
+            shapes.name,
+            p.cells[i].gpu,
+            p.cells[i].batch,
+            p.cells[i].context,
+            float(steps[i]),
+            bool(p.inside[i]),
+            *some,
+            value,
+        )
+        for n, (i, some, value) in enumerate(zip(chosen, expected, random, strict=True), 1)
     )
     errors = {
         name: HALF * float(belief(p, name).sds(np.array([chosen], dtype=np.int64))[0])
@@ -269,9 +291,7 @@ def plan(
         "estimand": ESTIMANDS[goal],
         "before": before,
         "before_with_constants": with_constants,
-        "cells": [
-            _row(shapes.name, n, cell, value) for n, (cell, value) in enumerate(zip(cells, random, strict=True), 1)
-        ],
+        "cells": [asdict(cell) for cell in cells],
         "width": width,
         "needed": needed,
         "errors": errors,
@@ -286,7 +306,7 @@ def plan(
         "seed": seed,
         "sentences": list(sentences),
     }
-    return Plan(shapes.name, names, goal, cells, before, with_constants, random, width, needed, sentences, data)
+    return Plan(shapes.name, names, goal, cells, before, with_constants, width, needed, sentences, data)
 
 
 def _check(
@@ -359,43 +379,21 @@ def _needed(
     return None, least
 
 
-def _planned(p: Prospect, goal: str, wanted: Aim, chosen: Sequence[int], seed: int) -> tuple[PlannedCell, ...]:
-    """The chosen cells with what is expected after each."""
-    cells, steps = [], p.step_ms.mean(0)
+def _expected(
+    p: Prospect, goal: str, wanted: Aim, chosen: Sequence[int], seed: int
+) -> list[tuple[float, float, float, float | None]]:
+    """What is expected after each of the chosen cells: in all, on its GPU, with the constants; log Bayes factor."""
     simulated = Structures.of(p).simulated(np.random.default_rng(seed)) if goal == OVERLAP else None
+    found: list[tuple[float, float, float, float | None]] = []
     for n, i in enumerate(chosen, 1):
         some = np.array(chosen[:n], dtype=np.int64)
-        factor: float | None = None
         if simulated is not None:
-            expected, factor = simulated.told(some, np.random.default_rng([seed, 1]))
-            own = whole = expected
+            told, factor = simulated.told(some, np.random.default_rng([seed, 1]))
+            found.append((told, told, told, factor))
         elif goal == FLOOR:
             given, total = (HALF * sds[0] for sds in floor_sds(p, some[None]))
-            expected, own, whole = float(given.max()), float(given[p.gpu[i]]), float(total.max())
+            found.append((float(given.max()), float(given[p.gpu[i]]), float(total.max()), None))
         else:
-            expected = own = whole = float(wanted.expected(some[None])[0])
-        cell = p.cells[i]
-        found = (cell.gpu, cell.batch, cell.context, float(steps[i]), bool(p.inside[i]))
-        cells.append(PlannedCell(*found, expected, own, whole, factor))
-    return tuple(cells)
-
-
-_COLUMNS = (
-    "order",
-    "model",
-    "gpu",
-    "batch",
-    "context",
-    "expected_step_ms",
-    "inside_domain",
-    "expected",
-    "expected_on_gpu",
-    "expected_with_constants",
-    "log_bayes_factor",
-    "random_cells",
-)
-
-
-def _row(model: str, order: int, cell: PlannedCell, random: float) -> dict[str, Any]:
-    """A cell as JSON."""
-    return dict(zip(_COLUMNS, (order, model, *astuple(cell), random), strict=True))
+            told = float(wanted.expected(some[None])[0])
+            found.append((told, told, told, None))
+    return found

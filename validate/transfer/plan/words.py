@@ -46,12 +46,13 @@ def text(plan: "Plan") -> str:
         before.append(told(goal, plan.before_with_constants))
     head += ["log Bayes factor"] * (goal == OVERLAP)
     rows = [[*head, "random cells"], before]
-    for n, (cell, random) in enumerate(zip(plan.cells, plan.random, strict=True), 1):
-        row = [f"{n}{'' if cell.inside else ' *'}", cell.gpu, f"{cell.batch:g}", f"{cell.context:g}"]
-        row += [f"{cell.step_ms:.1f} ms", told(goal, cell.expected), *[told(goal, cell.own)] * several]
-        row += [told(goal, cell.with_constants)] * (goal == FLOOR)
+    for cell in plan.cells:
+        row = [f"{cell.order}{'' if cell.inside_domain else ' *'}", cell.gpu, f"{cell.batch:g}", f"{cell.context:g}"]
+        row += [f"{cell.expected_step_ms:.1f} ms", told(goal, cell.expected)]
+        row += [told(goal, cell.expected_on_gpu)] * several
+        row += [told(goal, cell.expected_with_constants)] * (goal == FLOOR)
         row += [] if cell.log_bayes_factor is None else [f"{cell.log_bayes_factor:z.1f}"]
-        rows.append([*row, told(goal, random)])
+        rows.append([*row, told(goal, cell.random_cells)])
     title = f"{plan.model} on {', '.join(plan.gpus)}: {cells(len(plan.cells))} {GOALS[goal]}"
     return "\n".join([title, *text_table(rows, ">"), *plan.sentences])
 
@@ -123,14 +124,14 @@ def limits(
 ) -> list[str]:
     """What the constants alone leave of a floor; how far other errors of T_gpu show."""
     if goal == FLOOR and cells:
-        last = cells[-1]
-        if last.with_constants > 1.05 * last.expected:
+        widths = [cell.expected_with_constants for cell in cells]
+        if widths[-1] > 1.05 * cells[-1].expected:
             text = (
                 f"Widths are those beside the calibration's constants. With their uncertainty the floor itself is "
-                f"{told(goal, last.with_constants)}: no cell of this family narrows that part, and in predicted steps "
+                f"{told(goal, widths[-1])}: no cell of this family narrows that part, and in predicted steps "
                 "it cancels against T_gpu's."
             )
-            if last.with_constants > 1.01 * min(with_constants, *(cell.with_constants for cell in cells)):
+            if widths[-1] > 1.01 * min(with_constants, *widths):
                 some = np.array(chosen)
                 means = [p.gpu_ms[:, some[p.gpu[some] == g]].mean(-1) for g in set(p.gpu[some].tolist())]
                 alone = HALF * max(float(mean.std()) for mean in means)
@@ -153,7 +154,7 @@ def outside(
         return []
     reasons = domain.model_reasons(calibration, shapes)
     reasons += [reason for spec in specs for reason in domain.gpu_reasons(calibration, spec)]
-    odd = sum(not cell.inside for cell in cells)
+    odd = sum(not cell.inside_domain for cell in cells)
     if odd:
         seen = calibration.domain
         reasons.append(
