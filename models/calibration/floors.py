@@ -81,8 +81,23 @@ def floor_scales(
         size = (number, len(EFFECTS))
         return np.abs(rng.standard_normal(size) if structure.positive else rng.standard_t(3, size)) * tops
 
+    def chosen(points: Array, log_weight: Array) -> NDArray[np.int64]:
+        """A point for each draw, with probability proportional to its weight and the density of that draw's floors."""
+        best, found = np.full(len(values), -np.inf), np.zeros(len(values), dtype=np.int64)
+        for start in range(0, len(points), _CHUNK):
+            some = slice(start, start + _CHUNK)
+            root = np.linalg.cholesky(_covariance(pairs, points[some], priors, structure))
+            white = np.linalg.solve(root, np.broadcast_to(values.T, (len(root), *values.T.shape)))
+            log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
+            log += log_weight[some, None] + rng.gumbel(size=log.shape)
+            top = log.argmax(0)
+            better = np.take_along_axis(log, top[None], 0)[0] > best
+            found[better] = start + top[better]
+            best = np.maximum(best, log.max(0))
+        return found
+
     points = half(SCALES // 4)
-    first = np.log(points[_chosen(pairs, values, points, np.zeros(len(points)), structure, rng, priors)])
+    first = np.log(points[chosen(points, np.zeros(len(points)))])
     centre, root = first.mean(0), 1.5 * np.linalg.cholesky(np.cov(first.T) + 0.01 * np.eye(len(EFFECTS)))
     logs = np.concatenate(
         [np.log(half(SCALES // 2)), centre + rng.standard_normal((SCALES // 2, len(EFFECTS))) @ root.T]
@@ -96,31 +111,7 @@ def floor_scales(
         density = np.log(4.0 / (np.pi * np.sqrt(3.0) * tops)) - 2.0 * np.log1p((points / tops) ** 2 / 3.0)
     prior = (density + logs).sum(-1)  # of the logarithm
     weight = prior - np.logaddexp(prior, around)
-    return points[_chosen(pairs, values, points, weight, structure, rng, priors)]
-
-
-def _chosen(
-    pairs: Sequence[Pair],
-    values: Array,
-    points: Array,
-    log_weight: Array,
-    structure: FloorStructure,
-    rng: np.random.Generator,
-    priors: Priors,
-) -> NDArray[np.int64]:
-    """A point for each draw, with probability proportional to its weight and the density of that draw's floors."""
-    best, chosen = np.full(len(values), -np.inf), np.zeros(len(values), dtype=np.int64)
-    for start in range(0, len(points), _CHUNK):
-        some = slice(start, start + _CHUNK)
-        root = np.linalg.cholesky(_covariance(pairs, points[some], priors, structure))
-        white = np.linalg.solve(root, np.broadcast_to(values.T, (len(root), *values.T.shape)))
-        log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
-        log += log_weight[some, None] + rng.gumbel(size=log.shape)
-        top = log.argmax(0)
-        better = np.take_along_axis(log, top[None], 0)[0] > best
-        chosen[better] = start + top[better]
-        best = np.maximum(best, log.max(0))
-    return chosen
+    return points[chosen(points, weight)]
 
 
 def _covariance(pairs: Sequence[Pair], scales: Array, priors: Priors, structure: FloorStructure) -> Array:

@@ -156,14 +156,10 @@ def sample_prior(
     out = xr.Dataset(drawn, coords=coords)
     out["noise_relative"] = np.exp(out["noise_level"] + out["noise_spread"] * out["noise_own"])
     if sharing is not None and sharing.per_launch:
-        out["launches_at_floor"] = (("chain", "draw"), np.full((1, draws), _mean_launches(work)))
+        if work is None:
+            raise ValueError("floors that grow with launches need work")
+        out["launches_at_floor"] = (("chain", "draw"), np.full((1, draws), float(launches_of(work).mean())))
     return out if sharing is None else out.assign(_sample_floors(rng, draws, cells, classes, structure, priors))
-
-
-def _mean_launches(work: Work | None) -> float:
-    if work is None:
-        raise ValueError("floors that grow with launches need work")
-    return float(launches_of(work).mean())
 
 
 def _sample_floors(

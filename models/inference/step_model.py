@@ -74,11 +74,10 @@ class KnownFloors:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Where each floor of the grid [gpu, group] comes from: estimated, known (the anchor's) or never
-    measured.
+    """Where each floor of the grid [gpu, group] comes from: estimated, known (the anchor's) or never measured.
 
-    `at` and `unmeasured` are index pairs (gpu, group), each (2, n); `code` [cell] says which floor a cell
-    has, -1 - gpu where it is a known one.
+    `measured`, `known` and `unmeasured` are index pairs (gpu, group), each (2, n); `code` [cell] counts the measured
+    floors and then the known ones.
     """
 
     gpus: tuple[str, ...]
@@ -320,7 +319,7 @@ def _gpu_branch(
     """
     model = pm.modelcontext(None)
     model.add_coord("kernel", list(KERNELS))
-    times = PeakTimes(**{n: pm.Data(n, v, dims=("cell", "kernel")) for n, v in work_data(work).items()})
+    times = PeakTimes(**{n: pm.Data(n, v, dims=("cell", "kernel")) for n, v in _times(work).items()})
     free: dict[str, Any] = {}
     dims = None if per_gpu is None else "constants_gpu"
     for name in ("eta_bw", "eta_fa", "eta_tc"):
@@ -339,8 +338,7 @@ def _gpu_branch(
     return combine(times, replace(base, **free), xp=pt).sum(axis=-1)
 
 
-def work_data(work: Work) -> dict[str, Array]:
-    """The times of `work` at peak rates as data of a model with free constants, each [cell, kernel]."""
+def _times(work: Work) -> dict[str, Array]:
     shape = work.flops.shape
     return {f.name: np.broadcast_to(getattr(work.peak_times, f.name), shape).astype(float) for f in fields(PeakTimes)}
 

@@ -287,10 +287,9 @@ def decode_work(
     hidden = shapes.hidden
     spilled = _spilled_bytes(shapes, tokens, gpu.l2_bytes)
 
-    zero = np.zeros(tokens.shape)
-    one = np.ones(tokens.shape)
-    flops, traffic = dict.fromkeys(KERNELS, zero), dict.fromkeys(KERNELS, zero)
-    floor, occupancy = dict.fromkeys(KERNELS, zero), dict.fromkeys(KERNELS, _occupancy(tokens))
+    zero, one = np.zeros(tokens.shape), np.ones(tokens.shape)
+    flops, traffic, floor = (dict.fromkeys(KERNELS, zero) for _ in range(3))
+    occupancy = dict.fromkeys(KERNELS, _occupancy(tokens))
     small = shapes.small_weights
     for kernel, weights in shapes.linear_weights.items():
         routed = shapes.is_moe and kernel in ("gate_up", "down")
@@ -311,15 +310,13 @@ def decode_work(
     occupancy["attention"] = _occupancy(one * (shapes.heads * shapes.layers / shapes.kv_heads_summed))
     kv_token = tokens * shapes.kv_bytes_per_token
     floor["attention"] = kv_token * attended
-    query = tokens * attended * shapes.query_head_bytes
-
-    launches = _launches(shapes)
+    nothing, launches = dict.fromkeys(KERNELS, zero), _launches(shapes)
     return Work(
         flops=_stack(flops),
         bytes=_stack(traffic),
-        kv_bytes=_stack(dict.fromkeys(KERNELS, zero) | {"attention": floor["attention"]}),
-        kv_token_bytes=_stack(dict.fromkeys(KERNELS, zero) | {"attention": kv_token}),
-        query_bytes=_stack(dict.fromkeys(KERNELS, zero) | {"attention": query}),
+        kv_bytes=_stack(nothing | {"attention": floor["attention"]}),
+        kv_token_bytes=_stack(nothing | {"attention": kv_token}),
+        query_bytes=_stack(nothing | {"attention": tokens * attended * shapes.query_head_bytes}),
         floor_bytes=_stack(floor),
         occupancy=_stack(occupancy),
         launches=_stack({kernel: one * launches.get(kernel, 0) for kernel in KERNELS}),

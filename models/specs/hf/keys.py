@@ -1,12 +1,14 @@
 """The keys of a config.json, read with checks; an error is one line that names the file and the key."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rooffloor.models.specs.inputs import shown
 from rooffloor.models.specs.shapes import LARGEST
 
 
+@dataclass
 class Config:
     """The keys of one config.json.
 
@@ -24,16 +26,12 @@ class Config:
         The keys asked for so far.
     """
 
-    def __init__(
-        self,
-        where: str,
-        kind: str,
-        table: Mapping[str, Any],
-        outer: Mapping[str, Any],
-        defaults: Mapping[str, Any],
-    ) -> None:
-        self.where, self.kind, self.table, self.outer, self.defaults = where, kind, table, outer, defaults
-        self.consulted: set[str] = set()
+    where: str
+    kind: str
+    table: Mapping[str, Any]
+    outer: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    consulted: set[str] = field(default_factory=set)
 
     def error(self, text: str) -> ValueError:
         return ValueError(f"{self.where}: {text}")
