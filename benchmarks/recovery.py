@@ -62,6 +62,7 @@ class Scenario:
 
     @classmethod
     def default(cls) -> "Scenario":
+        """The study's grid."""
         rows = [(m, g, b, c) for m, g in PAIRS for b, c in GRID]
         cells = Cells.from_columns(*zip(*rows, strict=True))
         return cls(cells, stack_work(cells), {m: default_class(m) for m in cells.models})
@@ -76,7 +77,6 @@ def simulate(
     structure tells apart lie `apart` noise sds from each other, in random order, the least at `LEAST_FLOOR_MS`; with
     launches, half of the floor grows with them.
     """
-
     cells = scenario.cells
     constants = Efficiency(
         eta_bw=rng.uniform(0.7, 0.9), eta_fa=rng.uniform(0.55, 0.85), eta_tc=rng.uniform(0.7, 0.9), l_half=200.0

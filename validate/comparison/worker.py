@@ -66,6 +66,7 @@ class Task:
     folds: tuple[tuple[str, str, Mask], ...] = ()
 
     def compiled(self) -> Compiled:
+        """The model of the cells, compiled."""
         from rooffloor.models.inference.sampling import compile_model
 
         data = self.cells, self.work, self.classes, self.structure

@@ -80,6 +80,7 @@ class Rates:
         return f"Rates({scenarios} scenarios, {int(self.table['studies'].min())} or more simulated studies each)"
 
     def to_frame(self) -> "pd.DataFrame":
+        """One row per scenario and quantity."""
         return self.table
 
     def rate(self, quantity: str, **truth: Any) -> float:

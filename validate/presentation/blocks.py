@@ -33,18 +33,24 @@ class Column:
 
 @dataclass(frozen=True)
 class Text:
+    """A paragraph."""
+
     kind: ClassVar[str] = "text"
     text: str
 
 
 @dataclass(frozen=True)
 class Items:
+    """A list."""
+
     kind: ClassVar[str] = "items"
     items: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """A verdict and what was judged."""
+
     kind: ClassVar[str] = "verdict"
     verdict: str
     text: str
@@ -99,6 +105,7 @@ class Section:
 
 
 def items(texts: Iterable[str]) -> tuple[Items, ...]:
+    """A list, or nothing where there is nothing to list."""
     items = tuple(texts)
     return (Items(items),) if items else ()
 
@@ -142,11 +149,13 @@ class Field:
     unit: bool = False
 
     def value(self, row: Record) -> Any:
+        """What the row has in this column."""
         if callable(self.of):
             return self.of(row)
         return row.get(self.of) if isinstance(self.of, str) else reduce(lambda found, key: found[key], self.of, row)
 
     def head(self, values: Sequence[object]) -> Column:
+        """The column's head above these values."""
         note = common_estimand(values) if self.note is None else self.note
         return Column(self.title, note, _numeric(values) if self.numeric is None else self.numeric)
 

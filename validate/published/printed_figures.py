@@ -49,6 +49,7 @@ class Figure:
 
     @property
     def label(self) -> str:
+        """The figure and where it belongs, for people."""
         return f"{self.model}/{self.gpu} {self.quantity} {self.value:g} {self.unit}"
 
 
@@ -113,9 +114,11 @@ class PublishedFigures:
         raise InputError(f"the study prints no {quantity!r} for {model}/{gpu}, only: {', '.join(printed) or 'nothing'}")
 
     def has(self, model: str, gpu: str, quantity: str) -> bool:
+        """Whether the study prints it."""
         return any((r.model, r.gpu, r.quantity) == (model, gpu, quantity) for r in self.rows)
 
     def value(self, model: str, gpu: str, quantity: str) -> float:
+        """The number as printed."""
         return self.get(model, gpu, quantity).value
 
     def interval(self, model: str, gpu: str, quantity: str) -> Interval:

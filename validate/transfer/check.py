@@ -250,8 +250,11 @@ def _as_calibrated(
 def _settled(
     judged: Mapping[str, Verdict], evidence: Mapping[str, float], own: str, margins: Margins
 ) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict under the calibration's way of joining floors, undecided where another way cannot be ruled out and
-    says something else; and what each way says, with its posterior probability (equal before the cells are seen)."""
+    """The verdict under the calibration's way of joining floors, and what each way says.
+
+    Undecided where another way cannot be ruled out and says something else. Ways are equally probable before the cells
+    are seen.
+    """
     top = max(evidence.values())
     total = sum(np.exp(e - top) for e in evidence.values())
     joins = {

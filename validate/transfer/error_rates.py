@@ -54,6 +54,7 @@ class CheckRates:
         return f"CheckRates({len(self.table)} truths and designs, {int(self.table['sets'].min())} families each)"
 
     def to_frame(self) -> "pd.DataFrame":
+        """One row per truth and design."""
         return self.table
 
     @property

@@ -87,6 +87,7 @@ class Explanation:
 
     @property
     def data(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
         return {name: getattr(self, name) for name in ("floor", "error", "weight", "size", "size_sd", "beyond")}
 
 

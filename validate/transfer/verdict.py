@@ -186,8 +186,10 @@ def judge(family: Family, margins: Margins) -> Verdict:
 
 @dataclass(frozen=True, eq=False)
 class _Levels:
-    """MAPE under the anchor's floor, percent; the same less the anchor's, and less that under its own floor; floor less
-    the anchor's, ms: [draw, gpu]."""
+    """Arrays [draw, gpu]: MAPE under the anchor's floor, percent, and floors.
+
+    The same less the anchor's (`less`) and less that under its own floor (`gained`); floor less the anchor's, ms.
+    """
 
     level: Array
     less: Array
@@ -272,9 +274,11 @@ def _holds(draws: Draws, values: Array, margin: float, margins: Margins) -> floa
 
 @dataclass(frozen=True)
 class _Level:
-    """P(the level under the anchor's floor holds, on average over GPUs like these), P(it fails on one of these), P(it
-    fails there and a floor of its own brings it down by the margin). Given the cells they depend little on the
-    explanation, so that probabilities multiply."""
+    """Probabilities of the level under the anchor's floor.
+
+    P(it holds, on average over GPUs like these), P(it fails on one of these), P(it fails there and a floor of its own
+    brings it down by the margin). Given the cells they depend little on the explanation, so that they multiply.
+    """
 
     holds: float
     off: float

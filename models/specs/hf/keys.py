@@ -34,6 +34,7 @@ class Config:
     consulted: set[str] = field(default_factory=set)
 
     def error(self, text: str) -> ValueError:
+        """One line that says where."""
         return ValueError(f"{self.where}: {text}")
 
     def value(self, *keys: str) -> Any:

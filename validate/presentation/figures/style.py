@@ -125,6 +125,7 @@ def draw_interval(
 
 
 def published_handle(text: str = "published") -> Line2D:
+    """The legend's entry of published figures."""
     return Line2D([], [], label=text, **PUBLISHED)
 
 
@@ -134,6 +135,7 @@ def model_styles(models: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def model_handles(styles: Mapping[str, tuple[str, str]]) -> list[Line2D]:
+    """The legend's entries of models."""
     return [
         Line2D([], [], color=colour, marker=marker, ls="none", ms=6, label=model)
         for model, (colour, marker) in styles.items()

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that the aggregates imply: `low` <= quantity <= `high` in `unit`, whatever the unseen
-    cells are."""
+    """One thing that the aggregates imply: `low` <= quantity <= `high` in `unit`, whatever the unseen cells are."""
 
     name: str
     statement: str

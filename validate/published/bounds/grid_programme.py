@@ -149,6 +149,7 @@ class GridProgramme:
 
     @property
     def feasible(self) -> bool:
+        """Whether any grid prints the figures."""
         return bool(np.isfinite(self.minimum(np.zeros(self._shape))[0]))
 
     def bounds(self, objective: Floats) -> Interval:
@@ -156,6 +157,7 @@ class GridProgramme:
         return self.minimum(objective)[0] + 0.0, -self.minimum(-objective)[0] + 0.0
 
     def mean(self, objective: Floats) -> Interval:
+        """`bounds` of the mean over cells."""
         low, high = self.bounds(objective)
         return low / self.cells, high / self.cells
 

@@ -53,6 +53,7 @@ class Structures:
 
     @classmethod
     def of(cls, p: Prospect) -> "Structures":
+        """What may be true of the cells of a prospect."""
         off = p.gpu_ms - p.gpu_ms.mean(0)
         noise = np.median(p.noise, axis=0)[p.gpu]
         mean = p.gpu_ms.mean(0)
@@ -142,8 +143,11 @@ class Structures:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Sums over the cells of a GPU, of any number, for each floor of the grid: squares [set, host] and products with
-    R [set, host, direction] of what steps are off by, those of R [host, direction, direction], log variances [host]."""
+    """Sums over the cells of a GPU, of any number, for each floor of the grid.
+
+    Squares [set, host] and products with R [set, host, direction] of what steps are off by, those of R
+    [host, direction, direction], log variances [host].
+    """
 
     cells: int
     squares: Array | float

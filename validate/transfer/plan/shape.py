@@ -17,8 +17,11 @@ RANK = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """A quantity and the steps that tell of it, jointly normal: its variance, covariances with the mean steps [cell],
-    their covariance [cell, cell], and the noise [draw, cell], all but the first in ms or ms²."""
+    """A quantity and the steps that tell of it, jointly normal.
+
+    Its variance, covariances with the mean steps [cell], their covariance [cell, cell], and the noise [draw, cell], all
+    but the first in ms or ms².
+    """
 
     variance: float
     cross: Array

@@ -72,12 +72,14 @@ def told(goal: str, value: float) -> str:
 
 
 def source(calibration: Calibrated) -> str:
+    """Where the constants come from."""
     if isinstance(calibration, Calibration):
         return f"{calibration.source}, {calibration.label}"
     return "constants taken as known"
 
 
 def assumed(p: Prospect, goal: str, calibration: Calibrated, noise: float | None) -> str:
+    """What was assumed of noise and floors before these cells."""
     per_gpu = " and ".join(f"{100 * np.median(p.noise[:, g]):.2g} % ({gpu})" for g, gpu in enumerate(p.gpus))
     level = f"noise of {per_gpu} of a step" if noise is None else f"noise of {100 * noise:.3g} % of a step"
     if goal == FLOOR:
@@ -103,6 +105,7 @@ def assumed(p: Prospect, goal: str, calibration: Calibrated, noise: float | None
 def answer(
     goal: str, width: float | None, needed: int | None, least: float | None, most: int, candidates: int
 ) -> list[str]:
+    """Whether the wanted width is reached, and with how many cells."""
     if width is None or least is None:
         return []
     asked = told(goal, width)
@@ -150,6 +153,7 @@ def limits(
 def outside(
     cells: "Sequence[PlannedCell]", shapes: ModelShapes, specs: Sequence[GpuSpec], calibration: Calibrated
 ) -> list[str]:
+    """Cells that lie outside what was calibrated."""
     if not isinstance(calibration, Calibration):
         return []
     reasons = domain.model_reasons(calibration, shapes)
@@ -165,6 +169,7 @@ def outside(
 
 
 def left_out(unfit: Sequence[Cell], long: Sequence[Cell]) -> list[str]:
+    """Cells in hand that could not be used, and why."""
     told = []
     for cells, why in ((unfit, "do not fit into memory"), (long, "lie beyond the model's positions")):
         if cells:
