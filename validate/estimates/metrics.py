@@ -44,12 +44,12 @@ def mape(error: ArrayLike) -> Floats:
 
 
 def raw_mape(t_ms: ArrayLike, y_ms: ArrayLike) -> Floats:
-    """Mean |T - y| / y over the last axis, percent; see `relative_error` for shapes and errors."""
+    """Mean `|T - y| / y` over the last axis, percent; see `relative_error` for shapes and errors."""
     return mape(relative_error(t_ms, y_ms))
 
 
 def residual_mape(t_ms: ArrayLike, y_ms: ArrayLike, floor_ms: ArrayLike) -> Floats:
-    """Mean |T + floor - y| / y over the last axis, percent; see `relative_error` for shapes and errors."""
+    """Mean `|T + floor - y| / y` over the last axis, percent; see `relative_error` for shapes and errors."""
     return mape(relative_error(t_ms, y_ms, floor_ms))
 
 
@@ -66,7 +66,7 @@ def pooled(per_gpu: ArrayLike) -> Floats:
 
 
 def expected_error(predicted: Floats, mean: Floats, sd: Floats, nodes: int = 24) -> Floats:
-    """E |predicted - y| / y of each cell for a new measurement y ~ Normal(mean, sd), as a fraction; broadcast.
+    """E `|predicted - y| / y` of each cell for a new measurement y ~ Normal(mean, sd), as a fraction; broadcast.
 
     The normal is replaced by `nodes` equally likely points; y is kept above a tenth of its mean.
     """
@@ -78,6 +78,6 @@ def expected_error(predicted: Floats, mean: Floats, sd: Floats, nodes: int = 24)
 
 
 def rerun_error(predicted: Floats, mean: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
-    """|predicted - y| / y of each cell for one simulated re-run, as a fraction."""
+    """`|predicted - y| / y` of each cell for one simulated re-run, as a fraction."""
     y = np.maximum(mean + sd * rng.standard_normal(mean.shape), 0.1 * np.abs(mean))
     return np.abs(predicted / y - 1.0)

@@ -62,7 +62,7 @@ def absorbed(t_ms: Array, y_ms: Array) -> Absorbed:
 
     Notes
     -----
-    With the relative error r and u = 1/y the squared share is (r.u)^2 / (|r|^2 |u|^2). The scalars are fitted to the
+    With the relative error r and u = 1/y the squared share is `(r.u)^2 / (|r|^2 |u|^2)`. The scalars are fitted to the
     very cells that they are judged on.
     """
     t, y = (np.array(a) for a in np.broadcast_arrays(t_ms, y_ms))

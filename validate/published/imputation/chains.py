@@ -126,7 +126,7 @@ def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> t
     q : float array, shape (number, size)
         Starts on the figures; where none arrived, the last trial points.
     misfit : float array, shape (number,)
-        max |c| of the last trial points; above `TOLERANCE`, or infinite where a bound is broken: not arrived.
+        max `|c|` of the last trial points; above `TOLERANCE`, or infinite where a bound is broken: not arrived.
     """
     seeds = seed.spawn(2 + 2 * len(WIDENINGS))
     q = np.random.default_rng(seeds[0]).standard_normal((number, inversion.size))

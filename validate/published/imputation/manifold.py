@@ -67,7 +67,7 @@ def _each(function: Any, tables: Any, q: Array, out: Array) -> Array:  # pragma:
 
 
 TOLERANCE = 1e-6
-"""A point counts as on the manifold when every |c| is below this."""
+"""A point counts as on the manifold when every `|c|` is below this."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def project(
     -------
     q : float array, shape (chain, size)
     misfit : float array, shape (chain,)
-        max |c| reached; above `TOLERANCE` the chain did not arrive.
+        max `|c|` reached; above `TOLERANCE` the chain did not arrive.
     """
     rng = np.random.default_rng(seed)
     q, value = _gauss_newton(manifold, q, steps)

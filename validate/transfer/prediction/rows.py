@@ -45,7 +45,7 @@ class Row:
     below_distinct_percent : float or None
         How far T_gpu lies below that of `distinct` experts, where the calibration streams `active` ones.
     estimates : mapping of str to Estimate
-        "gpu_ms", and "mean_..." and "measured_..." with each of `QUANTITIES`. Empty where nothing is predicted.
+        "gpu_ms", and `mean_...` and `measured_...` with each of `QUANTITIES`. Empty where nothing is predicted.
     """
 
     model: str
