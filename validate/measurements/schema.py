@@ -1,5 +1,6 @@
 """The schema of measurement files: columns, what they may hold, and the names in them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,19 +17,18 @@ from rooffloor.validate.measurements import csvfile
 from rooffloor.validate.measurements.csvfile import Table
 from rooffloor.validate.measurements.names import Names
 
-REQUIRED = ("model", "gpu", "batch", "context", "step_ms")
-WORDS = {
-    "statistic": ("mean", "median", "min"),
-    "mode": ("eager", "graph", "unknown"),
-    "origin": ("measured", "derived", "imputed", "simulated"),
-}
-TEXTS = ("block", "stack", "stack_version", "attention", "dtype", "kv_dtype", "excluded", "flag", "source")
+_FILE = Path(__file__).with_name("measurements.schema.json")
+FIELDS: dict[str, dict[str, Any]] = {field["name"]: field for field in json.loads(_FILE.read_text("utf-8"))["fields"]}
+"""The columns by name, as the published Table Schema has them; `expected` says of a number what an error should."""
+LIMITS: dict[str, dict[str, Any]] = {name: field.get("constraints", {}) for name, field in FIELDS.items()}
+KNOWN = tuple(FIELDS)
+REQUIRED = tuple(name for name in KNOWN if LIMITS[name].get("required"))
+WORDS = {name: tuple(LIMITS[name]["enum"]) for name in KNOWN if "enum" in LIMITS[name]}
 SIXTEEN_BIT = ("bf16", "bfloat16", "torch.bfloat16", "fp16", "float16", "torch.float16", "half", "auto", "")
 
-SHORTEST_MS, LONGEST_MS = 0.05, 20_000.0
+SHORTEST_MS, LONGEST_MS = LIMITS["step_ms"]["minimum"], LIMITS["step_ms"]["maximum"]
 """No decode step of a language model on one GPU lies outside; what does has another unit."""
-LARGEST_BATCH, LONGEST_CONTEXT, MOST = 1e6, 1e8, 1e9
-"""Sequences of a step, tokens of one, and whatever else is counted."""
+LARGEST_BATCH, LONGEST_CONTEXT = LIMITS["batch"]["maximum"], LIMITS["context"]["maximum"]
 
 
 def number_column(
@@ -46,58 +46,18 @@ def number_column(
 
 SCHEMA = pa.DataFrameSchema(
     {
-        "batch": number_column("a whole number of sequences, at least 1", 1, LARGEST_BATCH, whole=True, required=True),
-        "context": number_column(
-            "tokens in the cache before the step, a number of at least 0", 0, LONGEST_CONTEXT, required=True
-        ),
-        "step_ms": number_column(
-            f"milliseconds from {SHORTEST_MS:g} to {LONGEST_MS:g} (seconds? microseconds?)",
-            SHORTEST_MS,
-            LONGEST_MS,
-            required=True,
-        ),
-        "repeat": number_column("a whole number, at least 0", 0, MOST, whole=True),
-        "step_sd_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
-        "n_steps": number_column("a whole number of steps, at least 1", 1, 1e15, whole=True),
-        "gpu_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
-        "host_ms": number_column("milliseconds, at least 0", 0, LONGEST_MS),
-        "launches": number_column("a number of kernel launches, at least 0", 0, MOST),
-        "tensor_parallel": number_column("a whole number of GPUs, at least 1", 1, LARGEST_BATCH, whole=True),
-        "imputation": number_column("a whole number, at least 0", 0, MOST, whole=True),
+        name: number_column(
+            field["expected"],
+            LIMITS[name]["minimum"],
+            LIMITS[name]["maximum"],
+            whole=field["type"] == "integer",
+            required=name in REQUIRED,
+        )
+        for name, field in FIELDS.items()
+        if "expected" in field
     }
 )
 """The numeric columns; `description` says what is expected. Names and words have lists of their own."""
-
-KNOWN = (*REQUIRED, *(c for c in SCHEMA.columns if c not in REQUIRED), *WORDS, *TEXTS)
-
-MEANINGS = {
-    "model": "name of the model: the catalog's, an alias of it, or that of a config.json given beside the file",
-    "gpu": "name of the GPU SKU: the catalog's or an alias of it; one GPU",
-    "batch": "sequences decoded together",
-    "context": "mean number of tokens in the cache of a sequence before the step",
-    "step_ms": "time of one decode step: one token of every sequence in the batch",
-    "repeat": "tells measurements of the same cell apart",
-    "step_sd_ms": "standard error of step_ms, 0 where unknown; a known part of the noise",
-    "n_steps": "steps that step_ms summarises",
-    "gpu_ms": "time of the step on the GPU's clock",
-    "host_ms": "time of the step on the host's clock",
-    "launches": "kernels launched in the step",
-    "tensor_parallel": "GPUs that share the step; rows with more than one are excluded",
-    "imputation": "number of the imputed data set the row belongs to",
-    "statistic": "how step_ms summarises its steps",
-    "mode": "how kernels are launched: one by one, or as a recorded graph",
-    "origin": "where step_ms comes from; derived: something was subtracted, modelled, or averaged under load",
-    "block": "session, node or run that rows share",
-    "stack": "serving stack; a file that mixes several is refused unless one is chosen",
-    "stack_version": "version of the stack",
-    "attention": "attention implementation",
-    "dtype": "of the weights; rows that are not 16-bit are excluded",
-    "kv_dtype": "of the cache; rows that are not 16-bit are excluded",
-    "excluded": "why the author of the file excludes the row; empty: included",
-    "flag": "why the row looks odd; it stays in",
-    "source": "where the number was taken from",
-}
-"""What each column holds; `UNITS` has the units of those that have one."""
 OTHERS = {
     **dict.fromkeys(("step_s", "latency_s", "tpot_s", "itl_s"), "step_ms is 1000 times {}, if that is one decode step"),
     **dict.fromkeys(("step_us", "tpot_us", "itl_us"), "step_ms is {} / 1000, if that is one decode step"),
@@ -111,35 +71,6 @@ OTHERS = {
     ),
 }
 """What a column that is not of the schema may have to do with step_ms."""
-UNITS = {c: "ms" for c in KNOWN if c.endswith("_ms")} | {"batch": "sequences", "context": "tokens"}
-
-
-def descriptor() -> dict[str, Any]:
-    """The schema as a Table Schema of Frictionless Data; measurements.schema.json, beside this module, holds it."""
-    return {
-        "$schema": "https://datapackage.org/profiles/2.0/tableschema.json",
-        "name": "rooffloor-measurements",
-        "title": "Measured decode steps of language models on one GPU",
-        "description": "CSV, UTF-8, a header, one row per measurement, columns in any order; further columns are kept. "
-        "Words are matched in lower case. docs/measurements.md has an example.",
-        "fieldsMatch": ["partial"],
-        "missingValues": [""],
-        "fields": [_field(column) for column in KNOWN],
-    }
-
-
-def _field(column: str) -> dict[str, Any]:
-    field: dict[str, Any] = {"name": column, "type": "string", "description": MEANINGS[column]}
-    constraints: dict[str, Any] = {"required": True} if column in REQUIRED else {}
-    if column in UNITS:
-        field["unit"] = UNITS[column]
-    if column in SCHEMA.columns:
-        limits = SCHEMA.columns[column].metadata
-        field["type"] = "integer" if limits["whole"] else "number"
-        constraints |= {k: limits[k] for k in ("minimum", "maximum") if np.isfinite(limits[k])}
-    if column in WORDS:
-        constraints["enum"] = list(WORDS[column])
-    return field | ({"constraints": constraints} if constraints else {})
 
 
 @dataclass(frozen=True, eq=False)
