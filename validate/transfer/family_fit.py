@@ -284,23 +284,16 @@ def _draws(parts: Sequence[_Part], posterior: Calibration, model: str, klass: st
     def added(name: str) -> Array:
         return np.concatenate([posterior.step_ms(p.gpu_ms, getattr(p, name)) - p.gpu_ms for p in parts], -1)
 
-    sizes = [part.gpu_ms.shape[-1] for part in parts]
-    cells = Cells.from_columns(
-        [part.model for part, size in zip(parts, sizes, strict=True) for _ in range(size)],
-        [part.gpu for part, size in zip(parts, sizes, strict=True) for _ in range(size)],
-        joined("batch")[0],
-        joined("context")[0],
-        joined("step_ms")[0],
-    )
+    pairs = [(part.model, part.gpu) for part in parts for _ in range(part.gpu_ms.shape[-1])]
+    axes = {name: joined(name) for name in ("batch", "context", "step_ms")}
+    cells = Cells.from_columns(*map(list, zip(*pairs, strict=True)), *(values[0] for values in axes.values()))
     T = joined("gpu_ms")
     return Draws(
         cells,
         label,
         posterior.anchor,
         {model: klass, posterior.anchor: posterior.anchor_class},
-        joined("batch"),
-        joined("context"),
-        joined("step_ms"),
+        *axes.values(),
         T,
         {},
         np.zeros_like(T),
@@ -333,12 +326,10 @@ def _around(parts: Sequence[_Part], posterior: Calibration) -> Around:
 
 def _join(T: Array, floor: Array, q: float, above: Array, off: Array, structure: FloorStructure) -> Join:
     step = np.asarray(structure.step_ms(T, floor, q))
-    slopes = []
-    for by in (0, 1):
-        move = [1e-4 * T, 1e-4 * floor][by]
-        ends = [structure.step_ms(T + sign * move * (by == 0), floor + sign * move * (by == 1), q) for sign in (-1, 1)]
-        slopes.append(np.maximum((ends[1] - ends[0]) / (2.0 * move), SMALLEST))
-    return Join(T, floor, step, slopes[0], slopes[1], above, off)
+    a, b = 1e-4 * T, 1e-4 * floor
+    by_gpu = (structure.step_ms(T + a, floor, q) - structure.step_ms(T - a, floor, q)) / (2.0 * a)
+    by_floor = (structure.step_ms(T, floor + b, q) - structure.step_ms(T, floor - b, q)) / (2.0 * b)
+    return Join(T, floor, step, np.maximum(by_gpu, SMALLEST), np.maximum(by_floor, SMALLEST), above, off)
 
 
 def _side_by_side(joins: Sequence[Join]) -> Join:

@@ -39,14 +39,14 @@ def sections(data: Record) -> tuple[Section, ...]:
                 Verdict(data["verdict"], _probability(data)),
                 Text(first),
                 *items([*others, *closing(data)]),
-                *_image("verdict", f"Posterior probabilities of the verdicts on {data['model']}", VERDICT_CAPTION),
+                Image("verdict", f"Posterior probabilities of the verdicts on {data['model']}", VERDICT_CAPTION),
                 *_by_gpu(data),
             ),
         ),
         Section(
             "Measured against predicted",
             (
-                *_image("cells", "Error of the predicted step against T_gpu, by GPU", CELLS_CAPTION),
+                Image("cells", "Error of the predicted step against T_gpu, by GPU", CELLS_CAPTION),
                 *_cells(data["cells"]),
             ),
         ),
@@ -76,10 +76,6 @@ CELLS_CAPTION = (
     "points towards zero as steps get longer; an error that varies over the cells leaves the open points tilted. An "
     "error that does not vary, as of the weights at small batches, looks like a floor."
 )
-
-
-def _image(key: str, alt: str, caption: str) -> tuple[Image, ...]:
-    return (Image(key, alt, caption),)
 
 
 def _by_gpu(data: Record) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from rooffloor.models.specs import shapes as model_catalog
 from rooffloor.validate.cli import main as cli
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.fitting import saved
+from rooffloor.validate.measurements.load import load_measurements
 from rooffloor.validate.simulation import check as simulated_checks
 from rooffloor.validate.simulation.family import Planted, measured
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import check as transfer
 from rooffloor.validate.transfer import error_rates
+from rooffloor.validate.transfer.plan.plan import plan
+from rooffloor.validate.transfer.verdict import Verdict
 from rooffloor.validate.transfer.words import SHOWN
 
 FAMILY = "Qwen2.5-7B"
@@ -247,6 +251,44 @@ def test_an_anchor_in_the_same_file_is_calibrated_on(tmp_path: Path, capsys: pyt
 # ---- what comes out -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("verdict", "undecided", "combine", "goal"),
+    [
+        (transfer.TRANSFERS, None, "added", "floor"),
+        (transfer.RECALIBRATE, None, "overlapped", "floor"),
+        (transfer.MISMATCH, None, "added", "shape"),
+        (transfer.INDISTINGUISHABLE, None, "added", "shape"),
+        (transfer.UNDECIDED, "slope", "added", "shape"),
+        (transfer.UNDECIDED, "slope", "overlapped", "overlap"),
+        (transfer.UNDECIDED, "level: within the margins or not", "added", "floor"),
+        (transfer.UNDECIDED, "joins: transfers if floors are added, undecided", "added", "overlap"),
+    ],
+)
+def test_the_open_question_is_a_goal_that_a_plan_takes(
+    found: transfer.Check, verdict: str, undecided: str | None, combine: str, goal: str
+):
+    data = found.data | {"verdict": verdict, "overall": found.data["overall"] | {"undecided": undecided}}
+    asked: Any = SimpleNamespace(combine=combine)
+    assert replace(found, result=Verdict(data), data=data, calibration=asked).open_question == goal
+
+
+def test_a_plan_goes_on_from_a_check(found: transfer.Check):
+    further = plan(FAMILY, "H100", 2, calibration=found.calibration, measured=found.cells, goal=found.open_question)
+    assert further.goal == "floor"
+    assert further.data["measured"] == sum(cell.gpu == "H100" for cell in found.cells)
+    assert not {(c.gpu, c.batch, c.context) for c in further.cells} & {(c.gpu, c.batch, c.context) for c in found.cells}
+
+
+def test_loaded_measurements_are_judged_as_their_file(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]):
+    frame, posterior = moved
+    path = write(tmp_path, frame[frame["gpu"] == "H100"])
+    loaded = transfer.check(FAMILY, load_measurements(path), calibration=posterior)
+    assert loaded.data == transfer.check(FAMILY, path, calibration=posterior).data
+    lines = loaded.to_csv(tmp_path / "verdict.csv").splitlines()
+    assert [line.split(",")[0] for line in lines] == ["gpu", "H100", "all"]
+    assert (tmp_path / "verdict.csv").read_text() == loaded.to_csv()
+
+
 def test_same_seed_same_json(moved: tuple[pd.DataFrame, Calibration], found: transfer.Check):
     frame, posterior = moved
     again = transfer.check(FAMILY, frame, calibration=posterior)
@@ -255,7 +297,7 @@ def test_same_seed_same_json(moved: tuple[pd.DataFrame, Calibration], found: tra
 
 def test_frames_hold_what_the_page_says(found: transfer.Check):
     assert len(found.cells_frame()) == len(found.cells)
-    assert found.to_frame()["gpu"].tolist() == [*dict.fromkeys(r["gpu"] for r in found.cells), "all"]
+    assert found.to_frame()["gpu"].tolist() == [*dict.fromkeys(c.gpu for c in found.cells), "all"]
     assert repr(found).startswith("Check(Verdict(Qwen2.5-7B: recalibrate the floor;")
     title = " ".join(found.plot().get_title(loc="left").split())
     assert title.endswith("measured cells, judged by the calibration simulated (Llama-3.1-8B, simulated)")

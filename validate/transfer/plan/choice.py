@@ -34,18 +34,10 @@ TRUTHS, RANDOM_SIMULATIONS = 16, 200
 
 @dataclass(frozen=True, eq=False)
 class Aim:
-    """What a goal wants of sets of cells.
+    """What a goal wants of sets of cells [set, cell]: a loss [set] to be made small, and what is promised [set].
 
-    Attributes
-    ----------
-    loss : callable, int array [set, cell] -> array [set]
-        To be made small.
-    expected : callable, the same
-        What is promised.
-    beside : callable (chosen cells, options) -> array [option], optional
-        The loss of the chosen cells with each option, where that is faster.
-    starts : sequence of cells
-        To begin with where one cell alone tells nothing; empty: the best one.
+    `beside` is the loss of chosen cells with each option, where that is faster; `starts` are cells to begin with where
+    one alone tells nothing (empty: the best one).
     """
 
     loss: Callable[[Index], Array]

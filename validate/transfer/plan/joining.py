@@ -28,19 +28,9 @@ class Structures:
     the structure, so that only differences between cells tell it, and not what H was thought to be. The overlap q, one
     for all GPUs, is equally likely at each of `OVERLAPS`.
 
-    Attributes
-    ----------
-    gpu_ms : array [cell]; draws_ms : array [draw, cell]
-        T_gpu: mean and draws.
-    root : array [cell, direction]
-        R with R R' its covariance, ms², among the cells of one GPU.
-    noise : array [cell]
-        Relative.
-    gpu : int array [cell]
-    shortest_ms : array [gpu]
-        Least mean T_gpu.
-    measured : int array
-        Cells in hand, which every set has besides.
+    T_gpu: means [cell], draws [draw, cell], and R [cell, direction] with R R' its covariance, ms², among the cells of
+    one GPU. Relative noise and GPU of each cell; the least mean T_gpu of each GPU; the cells in hand, which every set
+    has besides.
     """
 
     gpu_ms: Array
@@ -67,12 +57,7 @@ class Structures:
     def distances(self, sets: Index, q: Array, shown: Array) -> Array:
         """Distance between overlapped steps and the nearest added ones, in sds, [set, truth].
 
-        Parameters
-        ----------
-        sets : int array [set, cell]
-        q : array [truth]
-        shown : array [truth, gpu]
-            step - T_gpu in the shortest cell, ms.
+        `sets` [set, cell]; `q` [truth]; `shown` [truth, gpu] is step - T_gpu in the shortest cell, ms.
         """
         return np.concatenate([self.beside(list(one[:-1]), one[-1:], q, shown) for one in sets])
 
@@ -191,16 +176,7 @@ def _apart(grams: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """Simulated truths on all cells.
-
-    Attributes
-    ----------
-    structures : Structures
-    overlapped : bool array [truth]
-    mean_ms : array [truth, cell]
-        Steps without noise.
-    known : sums of the measured cells, whose steps have noise
-    """
+    """Truths: whether overlapped [truth], steps without noise [truth, cell], sums of the measured cells with noise."""
 
     structures: Structures
     overlapped: NDArray[np.bool_]

@@ -18,15 +18,8 @@ if TYPE_CHECKING:
 type Measured = "Sequence[Cell] | str | Path | pd.DataFrame | Measurements"
 
 
-def cells_of(measured: Measured, shapes: ModelShapes, specs: Sequence[GpuSpec]) -> Sequence[Cell]:
-    """Cells as they are; those of anything else as `read_measured` finds them."""
-    if isinstance(measured, list | tuple):
-        return measured
-    return read_measured(measured, shapes, specs)
-
-
 def read_measured(
-    measured: "str | Path | pd.DataFrame | Measurements",
+    measured: Measured,
     shapes: ModelShapes,
     specs: Sequence[GpuSpec],
     *,
@@ -34,8 +27,8 @@ def read_measured(
     format: str = "schema",
     stack: str | None = None,
     mode: str | None = None,
-) -> list[Cell]:
-    """Cells of one model on the GPUs at hand, repeats averaged; read as `check` does.
+) -> Sequence[Cell]:
+    """Cells as they are; of anything else those of one model on the GPUs at hand, averaged, read as `check` does.
 
     Parameters
     ----------
@@ -47,10 +40,12 @@ def read_measured(
     InputError
         The file cannot be read, or has no cell of that model on these GPUs.
     """
+    if isinstance(measured, list | tuple):
+        return measured
     from rooffloor.validate.measurements.one_model import OwnRows
 
     rows = OwnRows(shapes, specs[0] if len(specs) == 1 else None, model, None, format, stack, mode, tuple(specs))
-    found, own = rows.read(measured)
+    found, own = rows.read(measured)  # type: ignore[arg-type]
     cells, _ = found.averaged(own.name)
     columns = (cells.gpu, cells.batch, cells.context, np.asarray(cells.step_ms))
     return [Cell(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]

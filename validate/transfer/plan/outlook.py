@@ -120,6 +120,12 @@ class Prospect:
         """Variance of a measured step, [draw, cell], ms²."""
         return np.asarray(variance_ms2(self.step_ms, self.noise[:, self.gpu]))
 
+    @cached_property
+    def linear(self) -> tuple[Array, Array]:
+        """Steps under the mean floors, [draw, cell], ms, and their change per ms of floor."""
+        said = self.join(self.gpu_ms, self.mean_ms[:, self.gpu])
+        return said, (self.join(self.gpu_ms, self.mean_ms[:, self.gpu] + 1e-4) - said) / 1e-4
+
     def given(self, rng: np.random.Generator) -> "Prospect":
         """Floors given the measured cells, draw by draw of the constants."""
         some = self.measured
@@ -249,8 +255,7 @@ def _updated(p: Prospect, sets: Index, steps: Array | None = None) -> tuple[Arra
     -----
     Normal prior and noise, known variances: precisions add. Where floors are not just added, linearised at the draw.
     """
-    said = p.join(p.gpu_ms, p.mean_ms[:, p.gpu])
-    tilt = (p.join(p.gpu_ms, p.mean_ms[:, p.gpu] + 1e-4) - said) / 1e-4
+    said, tilt = p.linear
     weight = (tilt / p.noise_squared)[:, sets]  # [draw, set, cell]
     expected = said.mean(0)[sets] if steps is None else steps
     off = expected - said[:, sets]
@@ -276,9 +281,7 @@ def floor_sds(p: Prospect, sets: Index) -> tuple[Array, Array]:
 
 def floor_given(p: Prospect, sets: Index) -> Array:
     """The first of `floor_sds` alone, [set, gpu]: precisions of cells add, whatever else is in the set."""
-    said = p.join(p.gpu_ms, p.mean_ms[:, p.gpu])
-    tilt = (p.join(p.gpu_ms, p.mean_ms[:, p.gpu] + 1e-4) - said) / 1e-4
-    told = tilt**2 / p.noise_squared  # [draw, cell]
+    told = p.linear[1] ** 2 / p.noise_squared  # [draw, cell]
     found = np.empty((len(sets), len(p.gpus)))
     size = max(1, CHUNK // len(told))
     for start in range(0, len(sets), size):

@@ -28,7 +28,7 @@ from rooffloor.validate.transfer.plan import words
 from rooffloor.validate.transfer.plan.candidates import BATCHES, CONTEXTS, candidates, thinned
 from rooffloor.validate.transfer.plan.choice import Aim, aim, choose, grown, random_sets
 from rooffloor.validate.transfer.plan.joining import Structures
-from rooffloor.validate.transfer.plan.measured import Measured, cells_of
+from rooffloor.validate.transfer.plan.measured import Measured, read_measured
 from rooffloor.validate.transfer.plan.outlook import (
     FLOOR,
     HALF,
@@ -227,7 +227,7 @@ def plan(
         )
     rng = np.random.default_rng(seed)
     names = tuple(spec.name for spec in specs)
-    own = [cell for cell in cells_of(measured, shapes, specs) if cell.gpu in names]
+    own = [cell for cell in read_measured(measured, shapes, specs) if cell.gpu in names]
     found, unfit, long = candidates(shapes, specs, batches, contexts, () if repeats else own)
     bare = [name for name in names if name not in {cell.gpu for cell in (*found, *own)}]
     if bare:

@@ -244,16 +244,9 @@ def predict(
 
 @dataclass(frozen=True, eq=False)
 class _Floor:
-    """Draws of a pair's floor.
+    """Draws of a pair's floor [draw], the share of them that are possible, and `bytes_floor_ms` at `LIGHTEST`.
 
-    Attributes
-    ----------
-    ms, weight : arrays [draw]
-        Weights sum to 1, and are 0 where the floor is not possible; the calibration's where nearly no draw is possible.
-    kept : float
-        Share of the draws that are possible.
-    lightest_ms : float
-        `bytes_floor_ms` at `LIGHTEST`.
+    Weights sum to 1, and are 0 where the floor is not possible; the calibration's where nearly no draw is possible.
     """
 
     ms: Array
