@@ -12,18 +12,9 @@ MISSING = "–"
 
 
 def decimal(value: float | None, digits: int = 2, unit: str = "1", *, signed: bool = False) -> str:
-    """A number with so many decimals and its unit; a probability at the edge as a bound; "–" for None.
+    """A number with so many decimals and its unit (a key of `UNITS`), or "–" for None and NaN.
 
-    Parameters
-    ----------
-    value : float or None
-        NaN, which JSON has no word for, counts as None.
-    digits : int
-        Decimals, as the Monte Carlo error supports them; a probability has at least one.
-    unit : str
-        A unit of an estimate (a key of `UNITS`).
-    signed : bool
-        With a plus sign.
+    A probability has at least one decimal, and stands at the edge as a bound.
     """
     if value is None or value != value:
         return MISSING
@@ -44,15 +35,16 @@ def is_estimate(value: object) -> bool:
 
 def estimate_digits(estimate: Record) -> int:
     """Decimals that an estimate's MCSE supports (`Estimate.digits`), at most 2."""
-    mcse = estimate["mcse"]
-    return Estimate(0.0, estimate["estimand"], estimate["unit"], {}, mcse).digits
+    return Estimate(0.0, "", "", {}, estimate["mcse"]).digits
 
 
 def number(estimate: Record | None, *, unit: bool = False, signed: bool = False) -> str:
     """The value of an estimate, with or without its unit."""
     if estimate is None:
         return MISSING
-    return decimal(estimate["value"], estimate_digits(estimate), _unit(estimate, unit), signed=signed)
+    # a probability keeps its unit, which decides how it is written
+    shown = estimate["unit"] if unit or estimate["unit"] == "probability" else "1"
+    return decimal(estimate["value"], estimate_digits(estimate), shown, signed=signed)
 
 
 def interval(estimate: Record | None, level: str = "90", *, signed: bool = False) -> str:
@@ -149,8 +141,3 @@ LABELS = {
 def label(key: str) -> str:
     """A key of report.json as words."""
     return LABELS.get(key, key.replace("_", " "))
-
-
-def _unit(estimate: Record, shown: bool) -> str:
-    """The unit to print; a probability keeps its own, which decides how it is written."""
-    return estimate["unit"] if shown or estimate["unit"] == "probability" else "1"

@@ -1,4 +1,4 @@
-"""The report's dict, as report.json holds it, as an HTML page, as Markdown and as a summary for a terminal."""
+"""The content of report.json (schemas/report.schema.json) as an HTML page, as Markdown and as text for a terminal."""
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -18,15 +18,7 @@ MOST_LINES, WIDTH = 40, 110
 
 
 def html(data: Record, figures: "Mapping[str, Figure]") -> str:
-    """The report as one self-contained HTML page, figures inlined.
-
-    Parameters
-    ----------
-    data : mapping
-        The content of report.json (schemas/report.schema.json).
-    figures : mapping of str to matplotlib Figure
-        By key (`figures.FIGURES`); those that are missing are left out.
-    """
+    """The report as one self-contained HTML page; figures by key (`figures.FIGURES`), those there are, are inlined."""
     data = _plain(data)
     study, label = data["study"], data["status"]["label"]
     return writers.page(
@@ -41,15 +33,7 @@ def html(data: Record, figures: "Mapping[str, Figure]") -> str:
 
 
 def markdown(data: Record, figures: Collection[str]) -> str:
-    """The report as GitHub-flavoured Markdown.
-
-    Parameters
-    ----------
-    data : mapping
-        The content of report.json.
-    figures : collection of str
-        Keys of the figures (a mapping by key will do); each is linked as figures/key.png.
-    """
+    """The report as GitHub-flavoured Markdown; the figures of these keys are linked as figures/key.png."""
     data = _plain(data)
     title, status = f"rooffloor report: {data['study']['name']}", data["status"]
     return writers.markdown(title, status["label"], status["sentences"], sections(data, list(figures)))
@@ -71,13 +55,7 @@ def text(data: Record) -> str:
 
 
 def table_text(rows: Sequence[Record]) -> str:
-    """The two-number table as text: published figures beside expected MAPEs with 90 % intervals.
-
-    Parameters
-    ----------
-    rows : list of mappings
-        `table` of report.json.
-    """
+    """The two-number table, `table` of report.json, as text: published figures beside expected MAPEs."""
     cells = [("model", "GPU", "published raw / residual", "raw", "residual"), *map(_line, _plain(rows))]
     if not any(line[2] for line in cells[1:]):
         cells = [(*line[:2], *line[3:]) for line in cells]
