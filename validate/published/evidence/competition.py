@@ -71,8 +71,8 @@ class Competition:
     @property
     def gpus(self) -> list[str]:
         """The GPUs, in the order of the study."""
-        found = self.runs["gpu"].unique().tolist()
-        return sorted(found, key=lambda gpu: SKUS.index(gpu) if gpu in SKUS else len(SKUS))
+        found = set(self.runs["gpu"])
+        return [gpu for gpu in SKUS if gpu in found]
 
     @property
     def scales(self) -> list[str]:

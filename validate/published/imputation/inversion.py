@@ -67,12 +67,11 @@ CONSTANTS = ("eta_bw", "eta_fa", "l_half", "latency_ms")
 
 @dataclass(frozen=True)
 class Grids:
-    """Imputed grids; `y` and `T` have shape (chain, cell) in ms, `constants` (chain, set), the rest (chain, block)."""
+    """Imputed grids: `y`, `T` (chain, cell) and `floor` (chain, block) in ms, `constants` (chain, set)."""
 
     y: Array
     T: Array
     floor: Array
-    leftover: Array
     constants: dict[str, Array]
 
 
@@ -226,8 +225,7 @@ class Inversion:
         """The grids that each q stands for; q of shape (chain, size)."""
         states = [aggregates.state_of(row, self.tables) for row in np.ascontiguousarray(q)]
         constants = {name: np.stack([s.constant[i] for s in states]) for i, name in enumerate(self.constants)}
-        y, T, floor, scale = (np.stack([getattr(s, name) for s in states]) for name in ("y", "T", "floor", "scale"))
-        return Grids(y, T, floor, scale, constants)
+        return Grids(*(np.stack([getattr(s, name) for s in states]) for name in ("y", "T", "floor")), constants)
 
     def places(self, q: Array) -> tuple[Array, NDArray[np.bool_]]:
         """Where in its interval (-1 to 1) each conditioned figure lies; whether all steps of the draw are possible.
