@@ -28,10 +28,8 @@ type Array = NDArray[np.float64]
 
 SIMULATIONS = 2_000
 """Sets of pure noise per pair."""
-
 LEVEL, POWER = 0.05, 0.8
 """Two-sided level and power of the test whose smallest detectable size is given."""
-
 CANDIDATE_BATCHES = tuple(2.0**k for k in range(9))
 CANDIDATE_CONTEXTS = tuple(2.0**k for k in range(9, 17))
 """Axes of the cells that a grid could have besides: 1 to 256 sequences, 512 to 65536 tokens."""
@@ -320,11 +318,9 @@ def hidden_errors(
     draws : Draws
         Grid, noise and mean step of each pair; where imputed grids differ in their axes, those of the grid with most
         weight.
-    shapes, gpus : mappings from the names in `draws`
-    efficiency : mapping of GPU to Efficiency
-        Numbers: `mean_efficiency`.
+    shapes, gpus, efficiency : mappings from the names in `draws`
+        Efficiency in numbers: `mean_efficiency`.
     experts : {"active", "distinct", "balanced"}
-        As T_gpu was computed.
 
     Returns
     -------

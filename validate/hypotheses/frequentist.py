@@ -21,10 +21,8 @@ from rooffloor.validate.estimates.metrics import pooled
 type Array = NDArray[np.float64]
 
 ESTIMAND = "mean difference of absolute relative errors under the anchor's floor, family minus anchor, in points"
-
 NULL_SPREAD = 1e-12
 """A standard error below this share of the largest difference is rounding, not spread."""
-
 PSEUDO = "pseudo-replicated: cells of one GPU share a floor, so that the p-value is too small"
 TOO_FEW = "fewer than 2 clusters"
 NO_SPREAD = "no spread to judge by"
@@ -36,18 +34,9 @@ SLOPE_NOTE = "two-sided: a small p-value speaks against transfer"
 class TestResult:
     """One test of one data set.
 
-    Attributes
-    ----------
-    statistic : float
-        (estimate - null value) / standard error.
-    df : float
-        Of the t distribution; NaN where there are fewer than 2 clusters.
-    p_value : float
-        NaN where there is no test: fewer than 2 clusters, or no spread.
-    estimate, standard_error : float
-        Points of MAPE; a pure number for the slope.
-    note : str
-        What a reader must know beside the number; empty where nothing.
+    `statistic` is (estimate - null value) / standard error, `df` that of the t distribution (NaN with fewer than 2
+    clusters); `p_value` is NaN where there is no test: fewer than 2 clusters, or no spread. `estimate` and
+    `standard_error` are points of MAPE, or a pure number for the slope. `note` is what a reader must know besides.
     """
 
     statistic: float
@@ -62,12 +51,8 @@ class TestResult:
 class TTests:
     """The same t-test of many data sets; every array has shape (...), the leading axes of the data.
 
-    Attributes
-    ----------
-    statistic, df, p_value, estimate, standard_error : float arrays
-        As in `TestResult`; a data set without a test has a NaN p-value, which is below no level.
-    replaced : bool array
-        Whether another variance stands in for one that is not positive.
+    As in `TestResult`; a data set without a test has a NaN p-value, which is below no level. `replaced` says whether
+    another variance stands in for one that is not positive.
     """
 
     statistic: Array

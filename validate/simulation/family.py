@@ -1,5 +1,6 @@
 """Simulated families beside an anchor whose calibration is right: what `transfer` is tested and calibrated on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,10 +20,11 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import SIMULATED
 from rooffloor.validate.hypotheses.error_rates import NOISE
 from rooffloor.validate.published.printed_figures import ANCHOR, SIBLING, SKUS
-from rooffloor.validate.simulation.hypotheses import CONSTANTS, GRID
+from rooffloor.validate.simulation.hypotheses import CONSTANTS, GRID, cells_of
 from rooffloor.validate.transfer.family_fit import Family, family
 
 type Array = NDArray[np.float64]
+type Grid = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Planted:
 
     model: str = SIBLING
     gpus: tuple[str, ...] = SKUS
-    grid: tuple[tuple[int, int], ...] = GRID
+    grid: Grid = GRID
     whole: float = 1.0
     weights: float = 1.0
     kv: float = 1.0
@@ -78,7 +80,7 @@ def planted(
     ----------
     calibration : Calibration, optional
         Judges all of them; the constants and anchor's floors of one of its draws are true in each. Default: one with
-        the constants of `power.CONSTANTS`, which are the true ones, and floors fitted to simulated cells of the anchor.
+        the true constants (`hypotheses.CONSTANTS`) and floors fitted to simulated cells of the anchor.
     """
     found = []
     for _ in range(sets):
@@ -93,8 +95,7 @@ def _of_draw(
     """Arguments of `family.family` where one draw of the calibration is the truth."""
     one = calibration.rows(rng.choice(len(calibration.weight), 1, p=calibration.weight))
     shapes = model_catalog.load(truth.model)
-    rows = [(truth.model, g, b, c) for g in truth.gpus for b, c in truth.grid]
-    cells = Cells.from_columns(*zip(*rows, strict=True))
+    cells = cells_of([(truth.model, gpu) for gpu in truth.gpus], truth.grid)
     steps = np.empty(len(cells))
     for gpu in truth.gpus:
         at, wrong = cells.gpu == gpu, gpu in (truth.on or truth.gpus)
@@ -145,21 +146,12 @@ def measured(
     return model_catalog.load(truth.model), own, specs, calibration
 
 
-def _steps(
-    model: str,
-    grid: tuple[tuple[int, int], ...],
-    truth: Planted,
-    floor: Array,
-    efficiency: Efficiency,
-    wrong: tuple[str, ...],
-) -> Cells:
+def _steps(model: str, grid: Grid, truth: Planted, floor: Array, efficiency: Efficiency, wrong: Sequence[str]) -> Cells:
     """The true steps of one model; `wrong` names the GPUs where its roof errs."""
-    rows = [(model, g, b, c) for g in truth.gpus for b, c in grid]
-    cells = Cells.from_columns(*zip(*rows, strict=True))
+    cells = cells_of([(model, gpu) for gpu in truth.gpus], grid)
     work = stack_work(cells)
     said, off = work_ms(work, CONSTANTS), np.isin(cells.gpu, wrong)
     true = np.where(off, work_ms(work, efficiency), said)
-    step = FloorStructure("gpu, model", truth.combine).step_ms(
-        true, floor[cells.gpu_code] + truth.floor_ms * off, truth.q
-    )
+    own = floor[cells.gpu_code] + truth.floor_ms * off
+    step = FloorStructure("gpu, model", truth.combine).step_ms(true, own, truth.q)
     return replace(cells, step_ms=np.asarray(step))

@@ -10,7 +10,7 @@ all pairs, part is a pair's own.
 """
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -76,17 +76,20 @@ class Simulated:
         return values[:, self.cells.model == model].reshape(len(values), self.truth.gpus, len(GRID))
 
 
+def cells_of(pairs: Iterable[tuple[str, str]], grid: Sequence[tuple[int, int]] = GRID) -> Cells:
+    """Cells of (model, GPU) pairs on one grid."""
+    return Cells.from_columns(*zip(*((m, g, b, c) for m, g in pairs for b, c in grid), strict=True))
+
+
 MODEL_OF = {"H1": SIBLING, "H2": MOE, "H3": SMALL}
 
 
 @cache
 def _scene(model: str, gpus: int) -> tuple[Cells, Array]:
     """Cells of the anchor and a model on so many GPUs, and T_gpu [cell], ms."""
-    rows = [(m, g, b, c) for m in (ANCHOR, model) for g in range(gpus) for b, c in GRID]
-    models, numbers, batch, context = zip(*rows, strict=True)
-    silicon = Cells.from_columns(models, [SILICON[g % len(SILICON)] for g in numbers], batch, context)
-    T = work_ms(stack_work(silicon), CONSTANTS)
-    return Cells.from_columns(models, [f"GPU {g + 1}" for g in numbers], batch, context), T
+    pairs = [(m, g) for m in (ANCHOR, model) for g in range(gpus)]
+    T = work_ms(stack_work(cells_of((m, SILICON[g % len(SILICON)]) for m, g in pairs)), CONSTANTS)
+    return cells_of((m, f"GPU {g + 1}") for m, g in pairs), T
 
 
 def simulate(truth: Truth, rng: np.random.Generator, studies: int) -> Simulated:

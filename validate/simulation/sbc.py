@@ -35,7 +35,7 @@ from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.common.runner import run
 from rooffloor.validate.published.printed_figures import ANCHOR, MOE, SIBLING, SKUS, SMALL
-from rooffloor.validate.simulation.hypotheses import GRID
+from rooffloor.validate.simulation.hypotheses import cells_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,16 +44,12 @@ type Array = NDArray[np.float64]
 
 KEPT = 99
 """Draws that a truth is ranked among: 100 ranks, so that intervals of 50 and 90 % are whole numbers of ranks."""
-
 BINS = 10
 """Bins of the chi-squared test of a scalar's ranks."""
-
 CHUNK = 20
 """Data sets that are kept on disk together."""
-
 COUNTS = ("data_set", "redrawn", "attempts", "first_divergences", "divergences", "rhat", "passed")
 """Columns of `Ranks.table` that are not ranks."""
-
 LOG_LIKELIHOOD = "log_likelihood"
 
 
@@ -205,7 +201,7 @@ class _Setting:
         rng = np.random.default_rng([self.seed, data_set])
         for redrawn in count():
             truth = sample_prior(rng, 1, self.cells, self.classes, self.structure, work=self.work)
-            given = step_distribution(truth, self.cells, self.classes, self.structure, rng, work=self.work)
+            given = step_distribution(truth, self.cells, self.classes, self.structure, work=self.work)
             steps = given.sample(rng)[0]
             if steps.min() > 0:
                 return truth, steps, redrawn
@@ -218,8 +214,7 @@ class _Setting:
 
     def scalars(self, draws: xr.Dataset, steps: Array) -> dict[str, Array]:
         """Every scalar of a posterior or a prior by name, and the log likelihood of `steps`; each (draw,)."""
-        rng = np.random.default_rng(0)  # not drawn from: the draws know all models and SKUs
-        likelihood = step_distribution(draws, self.cells, self.classes, self.structure, rng, work=self.work)
+        likelihood = step_distribution(draws, self.cells, self.classes, self.structure, work=self.work)
         hidden = ("noise_own", "launches_at_floor")  # standardised; no parameter
         names = sorted(str(name) for name in draws.data_vars if name not in hidden)
         found = {name: values for variable in names for name, values in _flat(draws[variable]).items()}
@@ -240,8 +235,7 @@ def _flat(values: xr.DataArray) -> dict[str, Array]:
 def study_cells() -> Cells:
     """Cells of the study's size: its models on its three GPUs, the mixture of experts on one."""
     pairs = [(m, g) for m in (ANCHOR, SIBLING, SMALL, MOE) for g in SKUS if m != MOE or g == SKUS[0]]
-    rows = [(m, g, b, c) for m, g in pairs for b, c in GRID]
-    return Cells.from_columns(*zip(*rows, strict=True))
+    return cells_of(pairs)
 
 
 def sbc(
