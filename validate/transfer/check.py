@@ -105,17 +105,32 @@ class Check:
         return words.text(self.data)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per GPU and one for all, as `Verdict.to_frame`."""
-        return self.result.to_frame()
+        """One row per GPU and one for all: verdict, probabilities, slope and floor with their 90 % intervals."""
+        rows = []
+        for row in (*self.data["per_sku"], self.data["overall"]):
+            flat = {"gpu": row["gpu"], "verdict": row["verdict"]}
+            flat |= {f"P({v})": row["probabilities"][v] for v in VERDICTS}
+            for name in ("slope", "floor_above_anchor", "difference", "level"):
+                estimate = row.get(name)
+                low, high = estimate["intervals"]["90"] if estimate else (None, None)
+                flat |= {name: estimate["value"] if estimate else None, f"{name}_low": low, f"{name}_high": high}
+            rows.append(flat | {"mechanism": row["mechanism"]["name"] if row["mechanism"] else None})
+        return pd.DataFrame(rows)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """`to_frame` as CSV text, written to `path` where one is given."""
         frame = self.to_frame()
-        return written(table_text(frame, frame.to_numpy()), path)
+        return written(table_text(frame.columns, frame.to_numpy()), path)
 
     def cells_frame(self) -> pd.DataFrame:
-        """One row per cell: measured step, predicted step with its 90 % interval (ms), error (percent)."""
-        return pd.DataFrame(self.data["cells"])
+        """One row per cell: measured step, predicted steps with their 90 % intervals (ms), error (percent), label."""
+        frame = pd.DataFrame(self.data["cells"])
+        for name in ("predicted", "own_floor"):
+            frame[f"{name}_ms"] = [e["value"] for e in frame[name]]
+            for side, end in (("low", 0), ("high", 1)):
+                frame[f"{name}_{side}_90_ms"] = [e["intervals"]["90"][end] for e in frame[name]]
+        frame["outside"] = ["; ".join(reasons) for reasons in frame["outside"]]
+        return frame.drop(columns=["predicted", "own_floor"]).assign(label=words.label(self.data))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Probabilities of the verdicts, by GPU and overall; the title names the cells and the calibration."""

@@ -285,15 +285,17 @@ def _draws(parts: Sequence[_Part], posterior: Calibration, model: str, klass: st
         return np.concatenate([posterior.step_ms(p.gpu_ms, getattr(p, name)) - p.gpu_ms for p in parts], -1)
 
     pairs = [(part.model, part.gpu) for part in parts for _ in range(part.gpu_ms.shape[-1])]
-    axes = {name: joined(name) for name in ("batch", "context", "step_ms")}
-    cells = Cells.from_columns(*map(list, zip(*pairs, strict=True)), *(values[0] for values in axes.values()))
+    batch, context, step = (joined(name) for name in ("batch", "context", "step_ms"))
+    cells = Cells.from_columns([m for m, _ in pairs], [g for _, g in pairs], batch[0], context[0], step[0])
     T = joined("gpu_ms")
     return Draws(
         cells,
         label,
         posterior.anchor,
         {model: klass, posterior.anchor: posterior.anchor_class},
-        *axes.values(),
+        batch,
+        context,
+        step,
         T,
         {},
         np.zeros_like(T),

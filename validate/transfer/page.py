@@ -1,11 +1,13 @@
 """What `rooffloor check` says as a page with tables and figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooffloor.validate.common import files
 from rooffloor.validate.hypotheses.result import say
+from rooffloor.validate.measurements.csvfile import table_text
+from rooffloor.validate.presentation import writers
 from rooffloor.validate.presentation.blocks import (
     Cell,
     Field,
@@ -62,7 +64,7 @@ def _probability(data: Record) -> str:
     p = data["probabilities"]
     if data["verdict"] != UNDECIDED:
         return f"P {say(p[data['verdict']])}"
-    best = max(list(SHORT)[:3], key=lambda name: p[name])
+    best = max(list(SHORT)[:3], key=lambda name: float(p[name]))
     return f"P({best}) {say(p[best])}"
 
 
@@ -78,12 +80,16 @@ CELLS_CAPTION = (
 )
 
 
+def _chance(verdict: str) -> Callable[[Record], str]:
+    return lambda row: say(row["probabilities"][verdict])
+
+
 def _by_gpu(data: Record) -> tuple[Any, ...]:
     """What each statement's probability is, and the numbers behind, each with its words."""
     chances = (
         Field("GPU", "gpu"),
         Field("verdict", lambda row: Cell((row["verdict"],), verdict=True)),
-        *(Field(f"P({HEADS[v]})", lambda row, v=v: say(row["probabilities"][v]), numeric=True) for v in SHOWN),
+        *(Field(f"P({HEADS[v]})", _chance(v), numeric=True) for v in SHOWN),
     )
     numbers = (
         Field("GPU", "gpu"),
@@ -170,14 +176,10 @@ def figures(check: "Check") -> "Mapping[str, Figure]":
 
 def save(check: "Check", folder: Path) -> Path:
     """Write check.html, check.json, cells.csv and the figures into a folder; the path of the page."""
-    from rooffloor.validate.measurements import csvfile
-    from rooffloor.validate.presentation import writers
-
-    data, drawn = check.data, figures(check)
+    data, drawn, cells = check.data, figures(check), check.cells_frame()
     with files.folder(folder) as temporary:
         files.write_json(temporary / "check.json", data)
-        flat = _flat(check)
-        files.write_text(temporary / "cells.csv", csvfile.table_text(flat.columns, flat.itertuples(index=False)))
+        files.write_text(temporary / "cells.csv", table_text(cells.columns, cells.itertuples(index=False)))
         page = writers.page(
             title=f"{data['model']}: {data['verdict']}",
             subtitle=f"rooffloor check: does the calibration of {data['calibration']['anchor']} hold for this model?",
@@ -191,14 +193,3 @@ def save(check: "Check", folder: Path) -> Path:
         for key, figure in drawn.items():
             files.write_bytes(temporary / "figures" / f"{key}.png", writers.image(figure))
     return folder / "check.html"
-
-
-def _flat(check: "Check") -> Any:
-    """Cells as a frame of numbers and texts, with the label in every row."""
-    frame = check.cells_frame()
-    for name in ("predicted", "own_floor"):
-        frame[f"{name}_ms"] = [e["value"] for e in frame[name]]
-        for side, end in (("low", 0), ("high", 1)):
-            frame[f"{name}_{side}_90_ms"] = [e["intervals"]["90"][end] for e in frame[name]]
-    frame["outside"] = ["; ".join(reasons) for reasons in frame["outside"]]
-    return frame.drop(columns=["predicted", "own_floor"]).assign(label=label(check.data))

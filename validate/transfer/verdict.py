@@ -11,7 +11,7 @@ slope sees only what varies over the grid; the pattern of levels over GPUs tells
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,6 @@ from rooffloor.validate.transfer.statements import (
     VERDICTS,
     WITHIN_OR_NOT,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 type Array = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
@@ -101,33 +97,6 @@ class Verdict:
     def per_sku(self) -> list[dict[str, Any]]:
         """The same by GPU (from its cells alone), with the level, the slope and the floor."""
         return list(self.data["per_sku"])
-
-    @property
-    def text(self) -> str:
-        """The verdict and its sentences."""
-        return "\n".join([f"{self.data['model']}: {self.verdict}", *self.data["sentences"]])
-
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per GPU and one for all: verdict, probabilities, slope and floor with their 90 % intervals."""
-        import pandas as pd
-
-        rows = []
-        for row in (*self.per_sku, self.data["overall"]):
-            flat = {"gpu": row["gpu"], "verdict": row["verdict"]} | {
-                f"P({v})": row["probabilities"][v] for v in VERDICTS
-            }
-            for name in ("slope", "floor_above_anchor", "difference", "level"):
-                estimate = row.get(name)
-                low, high = estimate["intervals"]["90"] if estimate else (None, None)
-                flat |= {name: estimate["value"] if estimate else None, f"{name}_low": low, f"{name}_high": high}
-            rows.append(flat | {"mechanism": row["mechanism"]["name"] if row["mechanism"] else None})
-        return pd.DataFrame(rows)
-
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """The probabilities of the verdicts, by GPU and overall."""
-        from rooffloor.validate.presentation.figures.check import verdicts
-
-        return verdicts(self.data, ax=ax)
 
 
 def judge(family: Family, margins: Margins) -> Verdict:

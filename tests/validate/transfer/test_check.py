@@ -150,7 +150,7 @@ def test_model_and_gpu_need_no_column_where_options_say_them(tmp_path: Path, mov
 def test_gpu_chooses_rows(moved: tuple[pd.DataFrame, Calibration]):
     frame, posterior = moved
     said = transfer.check(FAMILY, frame, gpu="H200", calibration=posterior)
-    assert [row["gpu"] for row in said.per_sku] == ["H200"]
+    assert [row["gpu"] for row in said.data["per_sku"]] == ["H200"]
     with pytest.raises(InputError, match=r"no row of Qwen2\.5-7B on L40S; the file has"):
         transfer.check(FAMILY, frame, gpu="L40S", calibration=posterior)
 
@@ -297,7 +297,10 @@ def test_same_seed_same_json(moved: tuple[pd.DataFrame, Calibration], found: tra
 
 def test_frames_hold_what_the_page_says(found: transfer.Check):
     assert len(found.cells_frame()) == len(found.cells)
-    assert found.to_frame()["gpu"].tolist() == [*dict.fromkeys(c.gpu for c in found.cells), "all"]
+    frame = found.to_frame()
+    assert frame["verdict"].iloc[-1] == found.verdict
+    assert frame["floor_above_anchor_low"].lt(frame["floor_above_anchor_high"]).all()
+    assert frame["gpu"].tolist() == [*dict.fromkeys(c.gpu for c in found.cells), "all"]
     assert repr(found).startswith("Check(Verdict(Qwen2.5-7B: recalibrate the floor;")
     title = " ".join(found.plot().get_title(loc="left").split())
     assert title.endswith("measured cells, judged by the calibration simulated (Llama-3.1-8B, simulated)")
@@ -414,7 +417,7 @@ def test_a_small_simulation_counts_every_family(calibration: str):
 
 
 def test_the_columns_of_chances_add_up_and_speak_as_the_sentences_do(found: transfer.Check):
-    for row in [*found.per_sku, found.data["overall"]]:
+    for row in [*found.data["per_sku"], found.data["overall"]]:
         assert sum(row["probabilities"][v] for v in SHOWN[:4]) == pytest.approx(1.0, abs=1e-6)
     lines = found.text.splitlines()
     head = next(k for k, line in enumerate(lines) if "P(transfers)" in line)

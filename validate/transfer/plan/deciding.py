@@ -84,8 +84,6 @@ def deciding(
     calibration: Calibrated,
     question: str,
     *,
-    noise: float | None = None,
-    others: Sequence[GpuSpec] | None = None,
     seed: int = 1,
 ) -> list[Deciding]:
     """Which one further cell would do most for what a verdict leaves open; several where no single one does.
@@ -98,9 +96,6 @@ def deciding(
         In hand (`step_ms` where known).
     question : str
         What is open, as a verdict names it: "slope..." , "level..." or "level: a floor or the weights' bandwidth".
-    others : sequence of GpuSpec, optional
-        Further GPUs to try where the weights are in question; default: the rest of the calibration, without draws the
-        rest of the catalog.
 
     Returns
     -------
@@ -127,14 +122,12 @@ def deciding(
     if not question.startswith(("slope", "level")):
         raise InputError(f"open question {question!r} is unknown: expected slope... or level...")
     rng = np.random.default_rng(seed)
-    known = list(specs)
-    if "weights" in question:
-        known += _other_gpus(specs, calibration) if others is None else list(others)
+    known = [*specs, *(_other_gpus(specs, calibration) if "weights" in question else ())]
     found, _, _ = candidates(shapes, known, WIDE_BATCHES, WIDE_CONTEXTS, measured)
     if not found:
         return []
     used = {cell.gpu for cell in (*found, *measured)}
-    p = prospect(shapes, [s for s in known if s.name in used], found, measured, calibration, rng, noise=noise)
+    p = prospect(shapes, [s for s in known if s.name in used], found, measured, calibration, rng)
     widths, single = _widths(p, question), np.arange(p.candidates)
     own = p.gpu[: p.candidates]
     before, after = widths(np.zeros((1, 0), dtype=np.int64))[0, own], widths(single[:, None])[single, own]
@@ -204,15 +197,12 @@ def _together(
 
 
 def _other_gpus(specs: Sequence[GpuSpec], calibration: Calibrated) -> list[GpuSpec]:
-    mine, products = {spec.name for spec in specs}, {_product(spec) for spec in specs}
+    """Further GPUs to try: the rest of the calibration, without draws the rest of the catalog."""
+    mine = {spec.name for spec in specs}
+    products = {name.partition("-")[0] for name in mine}  # A100 of A100-40GB
     known = calibration if isinstance(calibration, Mapping) else gpu_catalog.names()
     rest = [gpu_catalog.load(name) for name in known if name not in mine and name in gpu_catalog.names()]
     if isinstance(calibration, Calibration):
         seen = [calibration.specs[name] for name in calibration.gpus if name not in mine]
         rest = seen or rest
-    return [spec for spec in rest if _product(spec) not in products] or rest
-
-
-def _product(gpu: GpuSpec) -> str:
-    """A100 of A100-40GB."""
-    return gpu.name.partition("-")[0]
+    return [spec for spec in rest if spec.name.partition("-")[0] not in products] or rest
