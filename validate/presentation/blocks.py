@@ -3,7 +3,7 @@
 Nothing is escaped here: that is the business of whoever writes HTML or Markdown.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
@@ -185,9 +185,9 @@ def table(
     return shown, Fold(f"{len(rest)} more rows", (Table(f"{caption} (continued)", heading, rest, heads),))
 
 
-def records(caption: str, rows: Sequence[Record], *, heads: int = 1, leave: Collection[str] = ()) -> tuple[Block, ...]:
-    """Records as they are: a column for each key but those to `leave` out."""
-    keys = dict.fromkeys(key for row in rows for key in row if key not in leave)
+def records(caption: str, rows: Sequence[Record], *, heads: int = 1) -> tuple[Block, ...]:
+    """Records as they are: a column for each key."""
+    keys = dict.fromkeys(key for row in rows for key in row)
     return table(caption, rows, [Field(label(key), key, unit=True) for key in keys], heads=heads)
 
 

@@ -39,8 +39,10 @@ def page(
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    given = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), **given)
+    loader = FileSystemLoader(TEMPLATES)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.get_template("report.html.j2").render(
         **texts,
         status=status,

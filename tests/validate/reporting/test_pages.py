@@ -332,7 +332,7 @@ def which_floor(model: str, *, imputed: bool) -> dict[str, Any]:
 
 
 def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]:
-    """A report's dict as validate/report/run.py builds it: of the published study, or of a measured file."""
+    """A report's dict as record.py builds it: of the published study, or of a measured file."""
     label = IMPUTED if imputed else MEASURED
     parts = {
         "weights": estimate(6.1, "ms"),

@@ -1,6 +1,7 @@
 """Figures of what a scalar floor absorbs of a residual, and of the errors that it hides."""
 
 import textwrap
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +26,7 @@ def absorption(rows: Rows, label: str, *, ax: Axes | None = None) -> Axes:
     place = {entry: at for at, entry in enumerate(entries)}
     sheet = Sheet.of(ax, height=1.9 + 0.3 * len(entries))
     (ax,) = sheet.panels
-    beside = {"transform": ax.get_yaxis_transform(), "va": "center", "size": 9}
+    beside: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center", "size": 9}
     for row in rows:
         at, noise = place[row["model"], row["gpu"]], row["noise_squared"]
         low, high = noise["intervals"]["90"]

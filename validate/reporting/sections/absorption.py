@@ -165,7 +165,7 @@ def _overview(rows: Sequence[Record]) -> tuple[Block, ...]:
         Field("shows from", span(_KNOWN, _size(_KNOWN)), "floor known", numeric=True),
         Field("with one more cell", with_it, "floor free; the best one that fits", numeric=True),
     )
-    kinds = [group[0] | {"rows": group} for group in _by_kind(rows)]
+    kinds = [{**group[0], "rows": group} for group in _by_kind(rows)]
     return table("Errors of T_gpu that a free floor hides, over all models and GPUs", kinds, fields, fold=False)
 
 

@@ -99,7 +99,7 @@ def floors(found: Record, image: tuple[Image, ...]) -> Section:
 
 def breakdown(rows: Sequence[Record], image: tuple[Image, ...]) -> Section:
     """What a step is made of."""
-    parts = (Field(title, lambda r, part=part: r["parts"].get(part)) for part, title in PARTS.items())
+    parts = (Field(title, ("parts", part)) for part, title in PARTS.items())
     fields = (*PAIR, Field("cells", "group"), Field("step", "step"), *parts)
     return Section(
         "Breakdown", (*image, *table("What a step is made of, mean of the cells, ms", rows, fields, heads=3))

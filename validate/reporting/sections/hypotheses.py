@@ -193,13 +193,10 @@ def _elsewhere(pairs: Sequence[Record], data: Record) -> tuple[Block, ...]:
     fields = (
         *PAIR,
         Field("each cell left out in turn", "own_level"),
-        *(
-            Field(title, lambda p, key=key: (p.get("calibrated_elsewhere") or {}).get(key))
-            for key, title in ways.items()
-        ),
+        *(Field(title, key) for key, title in ways.items()),
     )
     caption = of_data("MAPE with an offset of its own, percent, by the cells that calibrate it", data)
-    return table(caption, pairs, fields, heads=2)
+    return table(caption, [{**pair, **(pair.get("calibrated_elsewhere") or {})} for pair in pairs], fields, heads=2)
 
 
 def _joined(pairs: Sequence[Record], data: Record) -> tuple[Block, ...]:

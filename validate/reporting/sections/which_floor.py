@@ -103,7 +103,10 @@ def _competition(found: Record) -> tuple[Block, ...]:
         return lambda row: [None if row["name"] == reference else _bayes_factor(one) for one in row[of]]
 
     def each(titles: Sequence[str], of: Callable[[Record], Sequence[object]], note: str) -> list[Field]:
-        return [Field(title, lambda row, k=k: of(row)[k], note, numeric=True) for k, title in enumerate(titles)]
+        def at(k: int) -> Callable[[Record], object]:
+            return lambda row: of(row)[k]
+
+        return [Field(title, at(k), note, numeric=True) for k, title in enumerate(titles)]
 
     whole = (
         *names,
