@@ -6,12 +6,10 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooffloor.validate.common import files, resources
-from rooffloor.validate.hypotheses.error_rates import NOISE
+from rooffloor.validate.common import resources
+from rooffloor.validate.hypotheses.error_rates import NOISE, RateTable
 from rooffloor.validate.transfer.statements import (
     INDISTINGUISHABLE,
     MISMATCH,
@@ -22,7 +20,7 @@ from rooffloor.validate.transfer.statements import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 FOLDER, TABLE = "calibration", "check.csv"
 LEVEL = (RECALIBRATE, INDISTINGUISHABLE)
@@ -44,18 +42,11 @@ KNOWN, IMPUTED = "constants known", "the published study"
 draws is the truth."""
 
 
-@dataclass(frozen=True, eq=False)
-class CheckRates:
+class CheckRates(RateTable):
     """Verdicts on simulated families: `table` has a row per truth and design, and a column per verdict."""
-
-    table: "pd.DataFrame"
 
     def __repr__(self) -> str:
         return f"CheckRates({len(self.table)} truths and designs, {int(self.table['sets'].min())} families each)"
-
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per truth and design."""
-        return self.table
 
     @property
     def data(self) -> dict[str, Any]:
@@ -70,14 +61,6 @@ class CheckRates:
             shown[name] = (100.0 * shown[name] / shown["sets"]).round(1)
         shown["wrong"] = [round(100.0 * wrong(dict(row)), 1) for _, row in self.table.iterrows()]
         return "Verdicts on simulated families, percent\n" + shown.drop(columns=["seed"]).to_string(index=False)
-
-    def to_csv(self) -> str:
-        """The table as a CSV file."""
-        return self.table.to_csv(index=False, lineterminator="\n")
-
-    def save(self, path: Path) -> Path:
-        """Write the CSV file."""
-        return files.write_text(path, self.to_csv())
 
 
 def committed() -> "list[dict[str, Any]]":
