@@ -63,25 +63,34 @@ FIELDS = tuple(Truth.__dataclass_fields__)
 
 
 @dataclass(frozen=True, eq=False)
-class Rates:
-    """How often each test said what, by simulation.
-
-    Attributes
-    ----------
-    table : DataFrame
-        One row per scenario and quantity: the fields of `Truth`, `studies`, `quantity`, `rate` (a share of the
-        studies, or of their GPUs), `se`.
-    """
+class RateTable:
+    """Counts or rates by simulation, a row each in `table`."""
 
     table: "pd.DataFrame"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """`table`."""
+        return self.table
+
+    def to_csv(self) -> str:
+        """The table as a CSV file."""
+        return self.table.to_csv(index=False, float_format="%.4g", lineterminator="\n")
+
+    def save(self, path: Path) -> Path:
+        """Write the CSV file."""
+        return files.write_text(path, self.to_csv())
+
+
+class Rates(RateTable):
+    """How often each test said what, by simulation.
+
+    `table` has a row per scenario and quantity: the fields of `Truth`, `studies`, `quantity`, `rate` (a share of the
+    studies, or of their GPUs), `se`.
+    """
 
     def __repr__(self) -> str:
         scenarios = len(self.table.groupby(list(FIELDS), sort=False))
         return f"Rates({scenarios} scenarios, {int(self.table['studies'].min())} or more simulated studies each)"
-
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per scenario and quantity."""
-        return self.table
 
     def rate(self, quantity: str, **truth: Any) -> float:
         """Rate of a quantity in the one scenario that has these fields (the others as `Truth` defaults).
@@ -114,14 +123,6 @@ class Rates:
         from rooffloor.validate.presentation.figures.hypotheses import power
 
         return power(self, ax=ax)
-
-    def to_csv(self) -> str:
-        """The table as a CSV file."""
-        return self.table.to_csv(index=False, float_format="%.4g", lineterminator="\n")
-
-    def save(self, path: Path) -> Path:
-        """Write the CSV file."""
-        return files.write_text(path, self.to_csv())
 
     @classmethod
     def load(cls, path: Path) -> "Rates":
