@@ -50,7 +50,13 @@ def floor_given(
     was never measured thus widens the floor by what classes and SKUs differ, instead of borrowing one.
     """
     covariance = _covariance([*pairs, new], scales, priors, structure)
-    return priors.draw_floor(floor_ms, covariance, structure.positive, rng)
+    mean, _ = priors.floor_level(structure.positive)
+    values = np.log(floor_ms) if structure.positive else floor_ms
+    gain = np.linalg.solve(covariance[:, :-1, :-1], covariance[:, :-1, -1:])[..., 0]
+    centre = mean + (gain * (values - mean)).sum(-1)
+    left = covariance[:, -1, -1] - (gain * covariance[:, :-1, -1]).sum(-1)
+    drawn = centre + np.sqrt(left.clip(0.0)) * rng.standard_normal(len(centre))
+    return np.asarray(np.exp(drawn) if structure.positive else drawn)
 
 
 def floor_scales(

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-
-type Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -86,24 +83,6 @@ class Priors:
         """Mean and sd of the logarithm of the relative noise of a model before any cell is seen."""
         median, sd = self.noise_relative
         return float(np.log(median)), sd
-
-    def draw_floor(self, floor_ms: Array, covariance: Array, positive: bool, rng: np.random.Generator) -> Array:
-        """A floor given others, ms, [...]; all (their logarithms where `positive`) are jointly normal.
-
-        Parameters
-        ----------
-        floor_ms : array [..., floor], ms
-            The others.
-        covariance : array [..., floor + 1, floor + 1]
-            Of all, the floor to draw last.
-        """
-        mean, _ = self.floor_level(positive)
-        values = np.log(floor_ms) if positive else floor_ms
-        gain = np.linalg.solve(covariance[..., :-1, :-1], covariance[..., :-1, -1:])[..., 0]
-        centre = mean + (gain * (values - mean)).sum(-1)
-        left = covariance[..., -1, -1] - (gain * covariance[..., :-1, -1]).sum(-1)
-        drawn = centre + np.sqrt(left.clip(0.0)) * rng.standard_normal(centre.shape)
-        return np.asarray(np.exp(drawn) if positive else drawn)
 
 
 DEFAULT_PRIORS = Priors()

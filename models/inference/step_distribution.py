@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.noise import variance_ms2
-from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.roof.kernels import Work, launches_of
 from rooffloor.models.roof.roofline import CONSTANTS, Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -81,16 +80,12 @@ def step_distribution(
     cells: Cells,
     classes: Mapping[str, str],
     structure: FloorStructure,
-    rng: np.random.Generator,
     *,
     work: Work | None = None,
     gpu_ms: ArrayLike | None = None,
     base: Efficiency | None = None,
-    priors: Priors = DEFAULT_PRIORS,
 ) -> StepDistribution:
-    """What the posterior of `build_model` says of any cells, measured or not.
-
-    SKUs, classes and models that the fit had not get floors, noise and constants through the hierarchy.
+    """What the posterior of `build_model` says of any cells of its SKUs, classes and models, measured or not.
 
     Parameters
     ----------
@@ -100,12 +95,15 @@ def step_distribution(
     classes : mapping of model name to class
     structure : FloorStructure
         Of the fit.
-    rng : Generator
-        Draws what the fit had not.
     work : Work, optional
         Of `cells`; T_gpu follows from the constants of each draw, and launches where floors grow with them.
     gpu_ms : array [cell], ms, optional
         T_gpu, where constants were fixed.
+
+    Raises
+    ------
+    ValueError
+        Neither `work` nor `gpu_ms`; a SKU, class or model that the fit had not.
     """
     if gpu_ms is None:
         if work is None:
@@ -118,10 +116,11 @@ def step_distribution(
         T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), (1, len(cells)))
     step = T
     if structure.sharing is not None:
-        floor = floors_of(posterior, cells, classes, structure, rng, work=work, priors=priors)
+        floor = floors_of(posterior, cells, classes, structure, work=work)
         step = structure.step_ms(T, floor, _q_of(posterior, cells, classes, structure))
     level = np.broadcast_to(step, (posterior.sizes["chain"] * posterior.sizes["draw"], len(cells)))
-    relative, absolute = _noise_of(posterior, cells, rng), _pooled(posterior["noise_ms"])[:, None]
+    code = _codes_of(cells.model, posterior["noisy_model"].values, "noise of model")
+    relative, absolute = _pooled(posterior["noise_relative"])[:, code], _pooled(posterior["noise_ms"])[:, None]
     known = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
     sd = np.sqrt(variance_ms2(level, relative, absolute, known))
     return StepDistribution(level, sd, _pooled(posterior["student_nu"])[:, None] if "student_nu" in posterior else None)
@@ -141,82 +140,31 @@ def floors_of(
     cells: Cells,
     classes: Mapping[str, str],
     structure: FloorStructure,
-    rng: np.random.Generator,
     *,
     work: Work | None = None,
-    priors: Priors = DEFAULT_PRIORS,
 ) -> Array:
-    """Floor of each cell, ms, [draw, cell]; those outside the grid of the fit are drawn, one for each pair.
+    """Floor of each cell, ms, [draw, cell].
 
-    `work` is needed where floors grow with launches; other arguments as in `step_distribution`.
+    `work` is needed where floors grow with launches; other arguments and errors as in `step_distribution`.
     """
     assert structure.sharing is not None
-    floor, dim = posterior["floor_ms"], structure.sharing.dim
-    gpus = posterior["gpu"].values.tolist()
-    groups = posterior[dim].values.tolist() if dim else [None]
-    out = np.empty((posterior.sizes["chain"] * posterior.sizes["draw"], len(cells)))
-    labels = [structure.sharing.label(m, classes[m]) if dim else None for m in cells.model.tolist()]
-    pairs = list(zip(cells.gpu.tolist(), labels, strict=True))
-    for gpu, group in dict.fromkeys(pairs):
-        known_gpu, known_group = gpu in gpus, group in groups
-        if known_gpu and known_group:
-            values = floor.sel(gpu=gpu) if dim is None else floor.sel({"gpu": gpu, dim: group})
-        else:
-            new_gpu, new_group = gpu if known_gpu else None, group if dim and known_group else None
-            values = _new_floor(posterior, rng, new_gpu, new_group, priors)
-        out[:, [pair == (gpu, group) for pair in pairs]] = np.asarray(values).reshape(-1, 1)
+    floor, dim = _pooled(posterior["floor_ms"]), structure.sharing.dim
+    at: tuple[Any, ...] = (slice(None), _codes_of(cells.gpu, posterior["gpu"].values, "floors of GPU"))
+    if dim:
+        labels = np.array([structure.sharing.label(m, classes[m]) for m in cells.model.tolist()])
+        at = (*at, _codes_of(labels, posterior[dim].values, f"floors of {dim}"))
+    out = np.ascontiguousarray(floor[at])
     if not structure.sharing.per_launch:
         return out
     if work is None:
         raise ValueError("floors that grow with launches need work")
-    return _grown(posterior, out, cells, launches_of(work), rng, priors)
-
-
-def _new_floor(posterior: Any, rng: np.random.Generator, gpu: str | None, group: str | None, priors: Priors) -> Array:
-    """Floor of a pair outside the grid of the fit, ms, (chain, draw), given the floors inside it.
-
-    `gpu`, `group`: a SKU or a class (model) of the posterior; None: one that was never measured.
-    """
-    floor = posterior["floor_ms"]
-    dim = floor.dims[-1] if floor.ndim == 4 else None
-    positive = "floor_sd_gpu" in posterior
-    unit = "" if positive else "_ms"
-    labels = floor[dim].values.tolist() if dim else [None]
-    pairs = [(g, c) for g in floor["gpu"].values.tolist() for c in labels]
-    new = (gpu or object(), group or object()) if dim else (object(), None)
-    same_gpu, same_group = (
-        np.array([[a[i] == b[i] for b in [*pairs, new]] for a in [*pairs, new]], dtype=float) for i in (0, 1)
-    )
-
-    def variance(name: str) -> Array:
-        return np.asarray(posterior[name])[..., None, None] ** 2
-
-    covariance = priors.floor_level(positive)[1] ** 2 + variance(f"floor_sd_gpu{unit}") * same_gpu
-    if dim:
-        covariance = covariance + variance(f"floor_sd_{dim}{unit}") * same_group
-        covariance = covariance + variance(f"floor_sd_pair{unit}") * same_gpu * same_group
-    return priors.draw_floor(np.asarray(floor).reshape(*floor.shape[:2], -1), covariance, positive, rng)
-
-
-def _grown(
-    posterior: Any, floor: Array, cells: Cells, launches: Array, rng: np.random.Generator, priors: Priors
-) -> Array:
-    """Floors per launch of each cell, from those at the mean number of launches; see `step_model`."""
-    at = float(np.asarray(posterior["launches_at_floor"]).flat[0])
+    of_mean, launches = float(np.asarray(posterior["launches_at_floor"]).flat[0]), launches_of(work)
     name = "launch_share" if "launch_share" in posterior else "launch_ms"
-    known = posterior["launch_gpu"].values.tolist()
-    each = np.empty(floor.shape)
-    for gpu in cells.gpus:
-        if gpu in known:
-            values = _pooled(posterior[name].sel(launch_gpu=gpu))
-        elif name == "launch_share":
-            values = rng.uniform(size=len(floor))
-        else:
-            values = np.exp(np.log(priors.launch_ms[0]) + priors.launch_ms[1] * rng.standard_normal(len(floor)))
-        each[:, cells.gpu == gpu] = values[:, None]
+    code = _codes_of(cells.gpu, posterior["launch_gpu"].values, "launches on GPU")
+    each = np.ascontiguousarray(_pooled(posterior[name])[:, code])
     if name == "launch_share":
-        return floor * (1.0 + each * (launches / at - 1.0))
-    return floor + each * (launches - at)
+        return out * (1.0 + each * (launches / of_mean - 1.0))
+    return out + each * (launches - of_mean)
 
 
 def _q_of(posterior: Any, cells: Cells, classes: Mapping[str, str], structure: FloorStructure) -> Array:
@@ -225,16 +173,3 @@ def _q_of(posterior: Any, cells: Cells, classes: Mapping[str, str], structure: F
     if not structure.q_free:
         return fixed[None]
     return np.where(np.isnan(fixed), _pooled(posterior["q"])[:, None], fixed)
-
-
-def _noise_of(posterior: Any, cells: Cells, rng: np.random.Generator) -> Array:
-    """σ of each cell, [draw, cell]; a model that the fit had not draws one from the hierarchy."""
-    known = posterior["noisy_model"].values.tolist()
-    level, spread = _pooled(posterior["noise_level"]), _pooled(posterior["noise_spread"])
-    by_model = [
-        _pooled(posterior["noise_relative"].sel(noisy_model=m))
-        if m in known
-        else np.exp(level + spread * rng.standard_normal(len(level)))
-        for m in cells.models
-    ]
-    return np.stack(by_model, axis=-1)[:, cells.model_code]

@@ -9,7 +9,7 @@ Names in the posterior, with their dims:
 - ``floor_ms`` (gpu, class), (gpu, model) or (gpu): the floors, also of pairs that were never measured.
 - ``floor_sd_gpu_ms``, ``floor_sd_class_ms`` (or ``_model_ms``), ``floor_sd_pair_ms``: scales of the SKU,
   class and pair effects; of the logarithm, and without ``_ms``, where floors are H >= 0. The effects
-  themselves are integrated out; `step_distribution` draws floors of new SKUs and classes.
+  themselves are integrated out.
 - ``q``: the overlap, where it is free.
 - ``launch_ms`` (gpu) (signed floors) or ``launch_share`` (gpu) (H >= 0): how a floor per launch grows; ``floor_ms``
   is then the floor at the mean number of launches, ``launches_at_floor``.

@@ -102,8 +102,7 @@ class Task:
     def distribution(self, posterior: Any, at: Mask | None = None) -> StepDistribution:
         """What the draws say of the cells where `at` [cell] (default: of all)."""
         cells, work = (self.cells, self.work) if at is None else (self.cells.where(at), self.work.where(at))
-        rng = np.random.default_rng(self.seed)
-        return step_distribution(posterior, cells, self.classes, self.structure, rng, work=work)
+        return step_distribution(posterior, cells, self.classes, self.structure, work=work)
 
     def measured(self, at: Mask | None = None) -> Array:
         """Measured steps [cell], ms."""
@@ -217,7 +216,7 @@ def _leftover(task: Task, posterior: Any) -> dict[str, ArrayLike]:
     }
     if task.structure.sharing is None:
         return result
-    floors = floors_of(posterior, task.cells, task.classes, task.structure, rng, work=task.work)
+    floors = floors_of(posterior, task.cells, task.classes, task.structure, work=task.work)
     H = floors.mean(0)
     if task.structure.positive:
         result["informative"] = float(((T / H >= 1 / 3) & (T / H <= 3)).mean())
@@ -322,6 +321,5 @@ def cut_floors(task: Task) -> dict[str, ArrayLike]:
     except GateFailure as error:
         nothing = np.full(len(others), np.nan)
         return {"mean": nothing, "sd": nothing, "failed": str(error)}
-    rng = np.random.default_rng(task.seed + 8)
-    floors = floors_of(found.posterior, others, task.classes, task.structure, rng, work=work)
+    floors = floors_of(found.posterior, others, task.classes, task.structure, work=work)
     return {"mean": floors.mean(0), "sd": floors.std(0), "failed": ""}

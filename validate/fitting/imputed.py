@@ -264,8 +264,7 @@ def power_scaled(grids: Imputed, which: NDArray[np.int64], fits: "Sequence[Small
     for i, fit in list(zip(which.tolist(), fits, strict=True))[:POWER_SCALED]:
         variables = {n: (("chain", "draw", *compiled.dims.get(n, ())), v[None]) for n, v in fit.draws.items()}
         posterior = xr.Dataset(variables, coords=coords)
-        rng = np.random.default_rng(i)
-        steps = step_distribution(posterior, cells, grids.classes, PER_MODEL, rng, gpu_ms=grids.T[i])
+        steps = step_distribution(posterior, cells, grids.classes, PER_MODEL, gpu_ms=grids.T[i])
         floors = floors_against_anchor(posterior["floor_ms"], grids.study.anchor, pairs)
         log_density = steps.log_density(grids.y[i])[None]
         tables.append(power_scaling(floors, log_prior(posterior, PER_MODEL), log_density))

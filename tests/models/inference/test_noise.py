@@ -75,7 +75,7 @@ def test_what_draws_predict() -> None:
     prior = prior_density.sample_prior(rng, 7, CELLS, CLASSES, PER_MODEL, constants="fixed")
     T, known, y = rng.uniform(3.0, 8.0, 5), rng.uniform(0.05, 0.3, 5), rng.uniform(8.0, 14.0, 5)
     cells = Cells.from_columns(list(CELLS.model), list(CELLS.gpu), CELLS.batch, CELLS.context, step_sd_ms=known)
-    found = step_distribution.step_distribution(prior, cells, CLASSES, PER_MODEL, rng, gpu_ms=T)
+    found = step_distribution.step_distribution(prior, cells, CLASSES, PER_MODEL, gpu_ms=T)
     step = T + prior["floor_ms"].to_numpy()[0][:, CELLS.gpu_code, CELLS.model_code]
     relative = prior["noise_relative"].to_numpy()[0][:, CELLS.model_code]
     variance = variance_ms2(step, relative, prior["noise_ms"].to_numpy()[0][:, None], known)

@@ -258,13 +258,11 @@ def test_prior_predictive_steps() -> None:
     work, n = stack_work(cells), 2000
     for structure in (LAUNCHES, OVERLAPPED):
         prior = draws_of(structure, n)
-        steps = step_distribution.step_distribution(
-            prior, cells, CLASSES, structure, np.random.default_rng(1), work=work
-        )
+        steps = step_distribution.step_distribution(prior, cells, CLASSES, structure, work=work)
         replicated = steps.sample(np.random.default_rng(2))
         assert replicated.shape == (n, len(cells))
         away = (replicated - steps.step_ms) / steps.sd_ms
         assert stats.kstest(away[:, 0], stats.norm.cdf).pvalue > 1e-3
     fixed = draws_of(OVERLAPPED, n, constants="fixed")
-    steps = step_distribution.step_distribution(fixed, cells, CLASSES, OVERLAPPED, np.random.default_rng(1), gpu_ms=5.0)
+    steps = step_distribution.step_distribution(fixed, cells, CLASSES, OVERLAPPED, gpu_ms=5.0)
     assert (steps.step_ms >= 5.0 * 0.999).all()

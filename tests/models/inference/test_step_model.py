@@ -10,6 +10,7 @@ from scipy import stats
 
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, SHARED_BY, FloorStructure
 from rooffloor.models.inference import sampling, step_distribution, step_model
+from rooffloor.models.inference.prior_density import sample_prior
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
@@ -208,40 +209,6 @@ def test_free_constants_are_recovered_where_the_data_see_them() -> None:
     assert work_ms(work, efficiency).shape == (4000, len(cells))
 
 
-def test_floor_of_a_new_class_and_a_new_gpu(compiled: sampling.Compiled) -> None:
-    posterior = sampling.fit_gated(compiled, simulated(1), seed=1).posterior
-    rng = np.random.default_rng(0)
-    cells = Cells.from_columns(["p", "p", "p", "o"], ["B", "C", "Z", "Z"], [1] * 4, [512] * 4)
-    on_b, on_c, both_new, new_gpu = step_distribution.floors_of(
-        posterior, cells, CLASSES | {"p": "huge"}, FloorStructure(), rng
-    ).T
-    assert on_b.mean() > on_c.mean() + 2  # every floor of B is at least 5.5 ms above that of C
-    assert both_new.var() > new_gpu.var() > 1.0
-
-
-def test_prediction_of_a_new_floor_is_the_conditional_normal() -> None:
-    scales, floors = (2.0, 3.0, 0.7), np.array([[1.0, 2.0], [4.0, 6.0]])
-    draws = 20_000
-    posterior = xr.Dataset(
-        {
-            "floor_ms": (("chain", "draw", "gpu", "class"), np.broadcast_to(floors, (1, draws, 2, 2))),
-            **{
-                f"floor_sd_{n}_ms": (("chain", "draw"), np.full((1, draws), s))
-                for n, s in zip(("gpu", "class", "pair"), scales, strict=True)
-            },
-        },
-        coords={"gpu": ["A", "B"], "class": ["x", "y"]},
-    )
-    cells, rng = Cells.from_columns(["p"], ["B"], [1], [512]), np.random.default_rng(1)
-    found = step_distribution.floors_of(posterior, cells, {"p": "z"}, FloorStructure(), rng)
-    whole = hierarchy_covariance(scales, (2, 3), DEFAULT_PRIORS.floor_overall_ms[1])
-    seen = [0, 1, 3, 4]  # of (A, x), (A, y), (A, new), (B, x), (B, y), (B, new)
-    gain = whole[5, seen] @ np.linalg.inv(whole[np.ix_(seen, seen)])
-    sd = np.sqrt(whole[5, 5] - gain @ whole[seen, 5])
-    assert found.mean() == pytest.approx(gain @ floors.ravel(), abs=5 * sd / np.sqrt(draws))
-    assert found.std() == pytest.approx(sd, rel=0.03)
-
-
 def test_bad_requests_say_what_is_missing() -> None:
     cells = grid()
     with pytest.raises(ValueError, match="step_ms is missing"):
@@ -293,40 +260,19 @@ def test_numpy_and_pytensor_agree_on_the_likelihood(
         {n: (("chain", "draw", *dims[n]), np.asarray(v)[None, None]) for n, v in zip(names, values, strict=True)},
         coords={d: list(model.coords[d]) for d in {d for ds in dims.values() for d in ds}},
     )
-    found = step_distribution.step_distribution(posterior, cells, REAL, structure, rng, work=work)
+    found = step_distribution.step_distribution(posterior, cells, REAL, structure, work=work)
     np.testing.assert_allclose(found.log_density(cells.step_ms)[0], expected, rtol=1e-8)
     assert found.sample(rng).shape == (1, len(cells))
 
 
-def test_unseen_models_and_gpus_come_through_the_hierarchy() -> None:
-    cells = grid()
-    rng = np.random.default_rng(2)
-    draws = 4000
-    posterior = xr.Dataset(
-        {
-            "floor_ms": (("chain", "draw", "gpu"), np.full((1, draws, 1), 5.0)),
-            "floor_sd_gpu": (("chain", "draw"), np.full((1, draws), 0.3)),
-            "noise_relative": (("chain", "draw", "noisy_model"), np.full((1, draws, 1), 0.02)),
-            "noise_level": (("chain", "draw"), np.full((1, draws), np.log(0.05))),
-            "noise_spread": (("chain", "draw"), np.full((1, draws), 0.4)),
-            "noise_ms": (("chain", "draw"), np.full((1, draws), 0.1)),
-            "q": (("chain", "draw"), np.full((1, draws), 0.5)),
-        },
-        coords={"gpu": ["A"], "noisy_model": ["m"]},
-    )
-    structure = FloorStructure("gpu", "overlapped")
-    floors = step_distribution.floors_of(posterior, cells, CLASSES, structure, rng)
-    assert (floors[:, cells.gpu == "A"] == 5.0).all()
-    new = np.log(floors[:, np.flatnonzero(cells.gpu == "B")[0]])
-    # given one floor of a population with sd 1.0 around log 4 and 0.3 within, the next is regressed and wide
-    sd, within = DEFAULT_PRIORS.floor_overall[1], 0.3
-    gain = sd**2 / (sd**2 + within**2)
-    assert new.mean() == pytest.approx(np.log(4.0) + gain * np.log(5.0 / 4.0), abs=0.03)
-    assert new.std() == pytest.approx(np.sqrt(sd**2 + within**2 - gain * sd**2), rel=0.05)
-    found = step_distribution.step_distribution(posterior, cells, CLASSES, structure, rng, gpu_ms=branch_ms(cells))
-    known, other = (np.log(found.sd_ms / found.step_ms)[:, (cells.model == m) & (cells.gpu == "A")] for m in "mn")
-    assert known.std() < 0.1
-    assert other[:, 0].std() == pytest.approx(0.4, rel=0.15)
+def test_pairs_that_the_fit_had_not_are_refused() -> None:
+    prior = sample_prior(np.random.default_rng(2), 3, grid(("m",)), CLASSES, FloorStructure())
+    known = grid(("m",))
+    assert step_distribution.floors_of(prior, known, CLASSES, FloorStructure()).shape == (3, len(known))
+    with pytest.raises(ValueError, match="floors of class 'large': the fit had none"):
+        step_distribution.floors_of(prior, grid(("n",)), CLASSES, FloorStructure())
+    with pytest.raises(ValueError, match="noise of model 'n': the fit had none"):
+        step_distribution.step_distribution(prior, grid(("n",)), CLASSES, FloorStructure("none"), gpu_ms=3.0)
 
 
 def test_overlap_runs_from_the_maximum_to_the_sum() -> None:
