@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rooffloor.validate.common.errors import InputError, TaskError
+from rooffloor.validate.common.files import check_writable, write_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -117,8 +118,6 @@ def _path(folder: Path, key: str) -> Path:
 
 
 def _keep(folder: Path, key: str, result: Result) -> None:
-    from rooffloor.validate.common.files import write_bytes
-
     buffer = io.BytesIO()
     stored: dict[str, Any] = {f"result/{name}": array for name, array in result.items()}
     np.savez(buffer, written=np.array([key, *result]), allow_pickle=False, **stored)
@@ -127,8 +126,6 @@ def _keep(folder: Path, key: str, result: Result) -> None:
 
 def _kept(folder: Path, keys: Sequence[str]) -> dict[int, Result]:
     """By task number, what lies whole in `folder`."""
-    from rooffloor.validate.common.files import check_writable
-
     check_writable(folder)
     found = {n: _read(_path(folder, key), key) for n, key in enumerate(keys)}
     return {n: result for n, result in found.items() if result is not None}
