@@ -19,9 +19,16 @@ from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.measurements import csvfile, importers, sanity, schema
-from rooffloor.validate.measurements.importers.source import Given, Source
+from rooffloor.validate.measurements.importers.source import Given, Sieve, Source
 from rooffloor.validate.measurements.names import Names
-from rooffloor.validate.measurements.schema import LARGEST_BATCH, LONGEST_CONTEXT, LONGEST_MS, SHORTEST_MS, Selected
+from rooffloor.validate.measurements.schema import (
+    LARGEST_BATCH,
+    LONGEST_CONTEXT,
+    LONGEST_MS,
+    SHORTEST_MS,
+    Selected,
+    refuse_empty,
+)
 
 FORMATS = ("schema", *importers.FORMATS)
 KEY = ("model", "gpu", "batch", "context", "block", "imputation", "repeat")
@@ -212,26 +219,14 @@ def _judge(selected: Selected, source: Source, names: Names, format: str) -> Mea
         beyond |= frame["step_sd_ms"] > LONGEST_MS
     if isinstance(source, csvfile.Table) and format == "schema":
         sanity.refuse_other_units(frame, floor_ms, source)
-    detail = [
-        f"{ms:.3g} ms < {least:.3g} ms" for ms, least in zip(frame["step_ms"][below], floor_ms[below], strict=True)
-    ]
-    excluded = pd.concat(
-        [
-            selected.excluded,
-            frame[below].assign(reason="step below the physical minimum", detail=detail),
-            frame[~below & ~fits].assign(reason="does not fit the GPU's memory", detail=""),
-            frame[~below & fits & ~usual].assign(
-                reason=f"step outside {SHORTEST_MS:g} to {LONGEST_MS:g} ms", detail=""
-            ),
-            frame[~below & fits & usual & beyond].assign(
-                reason="batch, context or step_sd_ms beyond what the schema allows", detail=""
-            ),
-        ]
-    )
-    frame = frame[~below & fits & usual & ~beyond]
-    if frame.empty:
-        counts = "; ".join(f"{n} rows: {reason}" for reason, n in excluded["reason"].value_counts().items())
-        raise InputError(f"{source.name}: no row can be used ({counts})")
+    sieve = Sieve(frame)
+    less = frame["step_ms"].map("{:.3g} ms < ".format) + floor_ms.map("{:.3g} ms".format)
+    sieve.leave_out(below, "step below the physical minimum", less)
+    sieve.leave_out(~fits, "does not fit the GPU's memory")
+    sieve.leave_out(~usual, f"step outside {SHORTEST_MS:g} to {LONGEST_MS:g} ms")
+    sieve.leave_out(beyond, "batch, context or step_sd_ms beyond what the schema allows")
+    frame, excluded = sieve.frame, pd.concat([selected.excluded, *sieve.left_out])
+    refuse_empty(source.name, frame, excluded)
     _refuse_double_keys(frame, source)
 
     frame = frame.assign(

@@ -206,6 +206,13 @@ def select(table: Table, names: Names, stack: str | None, mode: str | None) -> S
     return Selected(frame, pd.concat([by_author, not_modelled]), provenance)
 
 
+def refuse_empty(name: str, frame: pd.DataFrame, excluded: pd.DataFrame) -> None:
+    """InputError that says why each row is excluded where none is left."""
+    if frame.empty:
+        counts = "; ".join(f"{n} rows: {reason}" for reason, n in excluded["reason"].value_counts().items())
+        raise InputError(f"{name}: no row can be used ({counts})")
+
+
 def only_modelled(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows that are 16-bit on one GPU, as far as columns say it, and the others with their reason."""
     excluded = [frame.iloc[:0].assign(reason="", detail="")]

@@ -68,10 +68,15 @@ class Data:
     stack: str | None = None
     mode: str | None = None
     content: "Measurements | pd.DataFrame | None" = field(default=None, compare=False, repr=False)
+    digest: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.content is None:
             one_of("format", self.format, FORMATS)
+        else:  # of the rows at hand, and of the specifications that they bring
+            frame: Any = getattr(self.content, "frame", self.content)
+            specs = json_dumps([getattr(self.content, name, {}) for name in ("shapes", "gpus")])
+            object.__setattr__(self, "digest", hashlib.sha256((frame.to_csv() + specs).encode()).hexdigest())
         for name in ("stack", "mode"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value.strip()):
@@ -101,12 +106,8 @@ class Data:
 
     @property
     def sha256(self) -> list[str]:
-        """Of each file, or of the rows at hand and the specifications that they bring."""
-        if self.content is None:
-            return [_sha256(file) for file in self.files]
-        frame: Any = getattr(self.content, "frame", self.content)
-        specs = [getattr(self.content, name, {}) for name in ("shapes", "gpus")]
-        return [hashlib.sha256((frame.to_csv() + json_dumps(specs)).encode()).hexdigest()]
+        """Of each file, or of the data at hand."""
+        return [_sha256(file) for file in self.files] if self.content is None else [self.digest]
 
 
 @dataclass(frozen=True)
@@ -265,28 +266,28 @@ class Study:
     def _refuse_what_is_not_fitted(self) -> None:
         """ValueError for a setting that the fit of these data has no place for."""
         floor, roof = self.floor, self.efficiency
-        refused = {}
         if self.data.format == "published":
-            imputed = "the imputed grids of a published study were made with"
-            refused = {
-                f"[floor] {floor}": floor != PER_MODEL and f"{imputed} a {PER_MODEL}",
-                f"[efficiency] preset {roof.preset!r}": roof.preset != "study" and f"{imputed} constants of their own",
-                f"[efficiency] treatment {roof.treatment!r}": roof.treatment != "study"
-                and f"{imputed} constants of their own",
-                "[gpus]": bool(self.gpus) and f"{imputed} the catalog's",
-                "[models]": bool(self.models) and f"{imputed} the catalog's",
-            }
+            made = "the imputed grids of a published study were made with"
+            refused = [
+                (floor != PER_MODEL, f"[floor] {floor}", f"{made} a {PER_MODEL}"),
+                (roof.preset != "study", f"[efficiency] preset {roof.preset!r}", f"{made} constants of their own"),
+                (
+                    roof.treatment != "study",
+                    f"[efficiency] treatment {roof.treatment!r}",
+                    f"{made} the study's constants",
+                ),
+                (bool(self.gpus), "[gpus]", f"{made} the catalog's"),
+                (bool(self.models), "[models]", f"{made} the catalog's"),
+            ]
         else:
-            side_by_side = "the report compares such floors side by side"
-            refused = {
-                f"[floor] shared_by {floor.shared_by!r}": floor.shared_by not in SHARED_BY
-                and f"it leaves no floor of a model to compare with the anchor's; {side_by_side}",
-                f"[floor] {floor}": (floor.combine not in COMBINE or bool(floor.combine_of))
-                and f"the hypotheses are about floors that are added to T_gpu; {side_by_side}",
-            }
-        for what, why in refused.items():
-            if why:
-                raise ValueError(f"{what} is not fitted: {why}")
+            alone = "it leaves no floor of a model to compare with the anchor's"
+            added = "the hypotheses are about floors that are added to T_gpu"
+            refused = [
+                (floor.shared_by not in SHARED_BY, f"[floor] shared_by {floor.shared_by!r}", alone),
+                (floor.combine not in COMBINE or bool(floor.combine_of), f"[floor] {floor}", added),
+            ]
+        for _, what, why in (entry for entry in refused if entry[0]):
+            raise ValueError(f"{what} is not fitted: {why}")
 
     @property
     def names(self) -> Names:
@@ -389,7 +390,7 @@ def _from_table(cls: type[Study], table: Mapping[str, Any], folder: Path) -> Stu
 
 def _section[T](cls: type[T], name: str, table: Mapping[str, Any]) -> T:
     """One section as its dataclass."""
-    _keys(f"[{name}]", table, tuple(f.name for f in fields(cls) if f.name != "content"))  # type: ignore[arg-type]
+    _keys(f"[{name}]", table, tuple(f.name for f in fields(cls) if f.name not in ("content", "digest")))  # type: ignore[arg-type]
     try:
         return cls(**table)
     except (TypeError, ValueError) as error:

@@ -90,7 +90,9 @@ def keys():
     """Every key that study.toml may have, from the dataclasses behind its sections."""
     sections = {"data": Data, "margins": Margins, "efficiency": Roof, "floor": FloorStructure}
     found = ["name", "seed", "anchor.model", "classes.Tiny", "models.Tiny.config", "gpus.B300.aliases"]
-    found += [f"{name}.{f.name}" for name, cls in sections.items() for f in fields(cls) if f.name != "content"]
+    found += [
+        f"{name}.{f.name}" for name, cls in sections.items() for f in fields(cls) if f.name not in ("content", "digest")
+    ]
     texts = [f.name for f in fields(GpuSpec) if f.type is str]
     return [*found, *(f"gpus.B300.{key}" for key in (*LIMITS, *texts))]
 

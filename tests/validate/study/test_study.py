@@ -2,13 +2,18 @@
 
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
+from rooffloor.validate.measurements.load import load_measurements
+from rooffloor.validate.measurements.names import Names
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.study.study import Roof, Study
 
@@ -176,6 +181,39 @@ def test_a_study_of_one_file(tmp_path):
         Study.from_data(file, anchor="Llama-9")
     with pytest.raises(InputError, match=r"nowhere\.csv: cannot be read"):
         Study.from_data(tmp_path / "nowhere.csv")
+
+
+def test_a_study_of_data_at_hand():
+    rows = pd.DataFrame([("Llama-3.1-8B", "H100", 1, 512, 8.0)], columns=STEPS.splitlines()[0].split(","))
+    study, other = Study(rows), Study(rows.assign(step_ms=8.1))
+    assert (study.name, study.data.path.name, study.data.files) == ("data", "data frame", ())
+    assert study.measurements() is study.measurements()
+    assert study.measurements().frame["step_ms"].tolist() == [8.0]
+    assert study == Study(rows)
+    assert study != other
+    assert study.hash != other.hash
+    tiny = ModelShapes.from_table("Tiny", tomllib.loads(TINY))
+    cells = load_measurements(rows.assign(model="Tiny"), names=Names(models={"Tiny": tiny}))
+    brought = Study(cells, anchor="tiny", margins=Margins(h1_points=3), name="mine")
+    assert brought.measurements() is cells
+    assert (brought.name, brought.anchor, brought.class_of("Tiny"), brought.data.stack) == (
+        "mine",
+        "Tiny",
+        "dense <2B",
+        None,
+    )
+    assert len({study.hash, Study(rows, seed=2).hash, brought.hash}) == 3
+
+
+def test_a_study_of_a_path_is_called_as_the_file(tmp_path):
+    file = tmp_path / "cells.csv"
+    file.write_text(STEPS)
+    assert Study(str(file)).name == Study(load_measurements(file)).name == "cells"
+    assert len(Study(file).measurements().frame) == 1
+    with pytest.raises(InputError, match="nowhere"):
+        Study(tmp_path / "nowhere.csv")
+    with pytest.raises(ValueError, match="unknown model 'Llama-9'"):
+        Study(file, anchor="Llama-9")
 
 
 def test_the_hash_does_not_depend_on_where_the_study_lies(write):

@@ -130,12 +130,9 @@ def select(table: csvfile.Table, names: Names, given: Given) -> Selected:
 def _exclude(frame: pd.DataFrame, names: Names) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows with catalog names that obey the rules, and the others with their reason."""
     sieve = Sieve(frame)
-    gpu = sieve.frame["gpu"].str.casefold().map(GPUS)
-    sieve.leave_out(gpu.isna(), "GPU not in the catalog", sieve.frame["gpu"])
-    sieve.frame = sieve.frame.assign(gpu=gpu[sieve.frame.index])
-    model = sieve.frame["model"].map({name: known(names.shapes, name) for name in sieve.frame["model"].unique()})
-    sieve.leave_out(model.isna(), "model not in the catalog", sieve.frame["model"])
-    sieve.frame = sieve.frame.assign(model=model[sieve.frame.index])
+    sieve.translate("gpu", frame["gpu"].str.casefold().map(GPUS), "GPU not in the catalog")
+    models = {name: known(names.shapes, name) for name in frame["model"].unique()}
+    sieve.translate("model", frame["model"].map(models), "model not in the catalog")
     sieve.leave_out(
         (sieve.frame["token_share"] - 1).abs() > THROUGHPUT_TOLERANCE,
         "throughput x latency is not batch x 2L tokens",

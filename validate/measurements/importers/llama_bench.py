@@ -125,8 +125,7 @@ def _leave_out_other_places(sieve: Sieve) -> None:
     sieve.leave_out(sieve.frame["backend"].str.contains("RPC"), "layers on other machines (RPC)")
     devices, split = _column(sieve, "devices", "auto"), _column(sieve, "split_mode", "layer")
     sieve.leave_out(devices == "none", "no GPU backend", "devices none")
-    devices, split = devices[sieve.frame.index], split[sieve.frame.index]
-    several = sieve.frame["gpu_info"].str.contains(", ")
+    several = frame["gpu_info"].str.contains(", ")
     one_used = (split == "none") | ((devices != "auto") & ~devices.str.contains("/"))
     sieve.leave_out(several & ~one_used | devices.str.contains("/"), "more than one GPU", sieve.frame["gpu_info"])
     cards = sieve.frame["gpu_info"].map(lambda cell: cell.split(", "))

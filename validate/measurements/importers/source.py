@@ -17,7 +17,7 @@ from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import readable_file
 from rooffloor.validate.measurements.csvfile import MOST_COLUMNS, Table
 from rooffloor.validate.measurements.importers.steps import mean_context
-from rooffloor.validate.measurements.schema import LONGEST_CONTEXT, Selected, choose, only_modelled
+from rooffloor.validate.measurements.schema import LONGEST_CONTEXT, Selected, choose, only_modelled, refuse_empty
 
 MOST_BYTES = 64 * 2**20
 """JSON files above are refused: no result file of these tools is as large without raw samples."""
@@ -248,11 +248,17 @@ class Sieve:
     left_out: list[pd.DataFrame] = field(default_factory=list)
 
     def leave_out(self, odd: pd.Series, reason: str, detail: Any = "") -> None:
-        """Take out the rows where `odd`; `detail` is a text or a Series of them."""
-        odd = odd.astype(bool)
-        details = detail[odd] if isinstance(detail, pd.Series) else detail
-        self.left_out.append(self.frame[odd].assign(reason=reason, detail=details))
+        """Take out the rows where `odd`; `detail` is a text or a Series of them. Both may have further rows."""
+        odd = odd[self.frame.index].astype(bool)
+        out = self.frame[odd]
+        details = detail[out.index] if isinstance(detail, pd.Series) else detail
+        self.left_out.append(out.assign(reason=reason, detail=details))
         self.frame = self.frame[~odd]
+
+    def translate(self, column: str, found: pd.Series, reason: str) -> None:
+        """Put what was found of each row into a column; rows of which nothing was leave."""
+        self.leave_out(found.isna(), reason, self.frame[column])
+        self.frame = self.frame.assign(**{column: found[self.frame.index]})
 
     @property
     def excluded(self) -> pd.DataFrame:
@@ -269,9 +275,7 @@ def finish(source: Source, sieve: Sieve, given: Given, assumptions: Sequence[str
     if not frame.empty:
         frame, not_modelled = only_modelled(frame)
         excluded = pd.concat([excluded, not_modelled])
-    if frame.empty:
-        counts = "; ".join(f"{n} rows: {reason}" for reason, n in excluded["reason"].value_counts().items())
-        raise InputError(f"{source.name}: no row can be used ({counts})")
+    refuse_empty(source.name, frame, excluded)
     chosen, not_selected = {}, {}
     for column, wanted in (("stack", given.stack), ("mode", given.mode)):
         kept, chosen[column] = choose(Table(source.name, frame[[column]]), frame.index, column, wanted, column)
@@ -299,8 +303,7 @@ def of_documents(
     rows = pd.DataFrame([{"reason": "", "detail": ""} | row for row, _ in made], index=range(1, source.rows + 1))
     sieve = Sieve(rows.drop(columns=["reason", "detail"]))
     for reason in filter(None, rows["reason"].unique()):
-        here = rows.loc[sieve.frame.index]
-        sieve.leave_out(here["reason"] == reason, reason, here["detail"])
+        sieve.leave_out(rows["reason"] == reason, reason, rows["detail"])
     blank = {column: "" for column in ("dtype", "kv_dtype") if column in sieve.frame}
     sieve.frame = sieve.frame.fillna(blank)
     return finish(source, sieve, given, [text for _, texts in made for text in texts], **more)
