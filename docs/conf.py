@@ -58,6 +58,8 @@ nb_execution_timeout = 900
 nb_execution_raise_on_error = True
 nb_ipywidgets_js = {}  # would name scripts of other sites
 
+highlight_language = "none"
+
 html_theme = "furo"
 html_title = f"rooffloor {version}"
 html_copy_source = False
