@@ -64,6 +64,13 @@ def report(
     ------
     InputError
         The folder cannot be written.
+
+    Examples
+    --------
+    >>> import rooffloor as rf
+    >>> fit = rf.fit(rf.Study.load("transfer-study"), primary_only=True)
+    >>> rf.report(fit, out="reports/mine")
+    ReportResult(transfer-study: reports/mine/report.html)
     """
     started, study = time.time(), fit.study
     target = Path(out) if out is not None else Path("reports") / study.name
