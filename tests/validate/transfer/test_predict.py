@@ -766,7 +766,7 @@ def test_the_command_loads_nothing_heavy(tmp_path):
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from rooffloor.validate.cli import main as cli
-code = main.main(["predict", "--config", {MOE!r}, "--gpu", "L40S", "--out", "a.csv", *sys.argv[1:]])
+code = cli.main(["predict", "--config", {MOE!r}, "--gpu", "L40S", "--out", "a.csv", *sys.argv[1:]])
 print("LOADED", code, sorted(set(sys.modules) & set({HEAVY!r})))
 """
     for options in ([], ["--json"]):
