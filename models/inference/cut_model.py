@@ -49,7 +49,6 @@ def cut_models(
     priors: Priors = DEFAULT_PRIORS,
     query_heads: bool = False,
     likelihood: Literal["normal", "student"] = "normal",
-    base: Efficiency | None = None,
 ) -> CutModels:
     """Models of the two stages of a cut at the model `anchor`; arguments as in `build_model`.
 
@@ -72,9 +71,7 @@ def cut_models(
     keep = structure.sharing is None or latency
     floor = structure if keep else replace(structure, shared_by="gpu")
     options: dict[str, Any] = {"priors": priors, "likelihood": likelihood}
-    upstream = build_model(
-        here, work.where(is_anchor), classes, floor, constants, query_heads=query_heads, base=base, **options
-    )
+    upstream = build_model(here, work.where(is_anchor), classes, floor, constants, query_heads=query_heads, **options)
     other = work.where(~is_anchor)
     known = None
     if structure.sharing is not None:
@@ -83,12 +80,12 @@ def cut_models(
     if constants == "free per gpu" and (lacking := [gpu for gpu in there.gpus if gpu not in here.gpus]):
         raise ValueError(f"constants of {lacking[0]} are unknown: the anchor {anchor!r} has no cells there")
     code = np.array([here.gpus.index(gpu) for gpu in there.gpu]) if constants == "free per gpu" else None
-    start = work_ms(other, base or Efficiency.peak())
+    start = work_ms(other, Efficiency.peak())
     downstream = build_model(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
 
     def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
         one = {name: np.asarray(value)[None, None] for name, value in draw.items()}
-        data = {"gpu_ms": work_ms(other, efficiency_of(one, base, code))[0]}
+        data = {"gpu_ms": work_ms(other, efficiency_of(one, code))[0]}
         if known is not None:
             data["anchor_floor_ms"] = draw["floor_ms"]
         if "q" in draw:

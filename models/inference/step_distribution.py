@@ -1,7 +1,7 @@
 """What posterior draws of `step_model` say of any cells, measured or not: constants, floors, noise, steps (no PyMC)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,13 @@ from rooffloor.models.specs.cells import Cells
 type Array = NDArray[np.float64]
 
 
-def efficiency_of(
-    posterior: Mapping[str, Any], base: Efficiency | None = None, gpu_code: NDArray[np.int64] | None = None
-) -> Efficiency:
+def efficiency_of(posterior: Mapping[str, Any], gpu_code: NDArray[np.int64] | None = None) -> Efficiency:
     """The constants of posterior draws, each shaped (draw, 1) so that they broadcast against cells.
 
     Parameters
     ----------
     posterior : Dataset or mapping of arrays
-        Draws of each constant, (chain, draw) or (draw,); constants that it lacks are taken from `base`.
+        Draws of each constant, (chain, draw) or (draw,); constants that it lacks are at their peak.
     gpu_code : int array [cell], optional
         With constants per SKU, (chain, draw, gpu): the SKU of each cell; the constants are then (draw, cell).
     """
@@ -33,7 +31,7 @@ def efficiency_of(
         if name in posterior:
             values = np.asarray(posterior[name], dtype=float)
             draws[name] = values.reshape(-1, 1) if gpu_code is None else _pooled(values)[:, gpu_code]
-    return replace(base or Efficiency.peak(), **draws)
+    return Efficiency(**draws)
 
 
 def _pooled(values: Any) -> Array:
@@ -83,7 +81,6 @@ def step_distribution(
     *,
     work: Work | None = None,
     gpu_ms: ArrayLike | None = None,
-    base: Efficiency | None = None,
 ) -> StepDistribution:
     """What the posterior of `build_model` says of any cells of its SKUs, classes and models, measured or not.
 
@@ -111,7 +108,7 @@ def step_distribution(
         code = None
         if "constants_gpu" in posterior.dims:
             code = _codes_of(cells.gpu, posterior["constants_gpu"].values, "constants of GPU")
-        T = work_ms(work, efficiency_of(posterior, base, code))
+        T = work_ms(work, efficiency_of(posterior, code))
     else:
         T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), (1, len(cells)))
     step = T

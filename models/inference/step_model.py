@@ -32,7 +32,7 @@ their sd there. The Jacobian is included: the posterior is that of the plain hie
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -137,7 +137,6 @@ def build_model(
     priors: Priors = DEFAULT_PRIORS,
     query_heads: bool = False,
     likelihood: Literal["normal", "student"] = "normal",
-    base: Efficiency | None = None,
     known: KnownFloors | None = None,
 ) -> pm.Model:
     """PyMC model of measured steps, with coords and dims; everything that a refit may change is ``pm.Data``.
@@ -159,8 +158,6 @@ def build_model(
     query_heads : bool
         With free constants: attention is also bound by the bytes of its query heads, at rate ``rho_q``.
     likelihood : "normal" or "student"
-    base : Efficiency or None
-        Where constants that are not free come from (the latency per kernel); default: the peak.
     known : KnownFloors or None
         Floors of the anchor's group, taken as they are; the other floors follow the hierarchy given them.
 
@@ -192,7 +189,7 @@ def build_model(
                 raise ValueError("constants='free' needs work")
             latency = structure.sharing is not None and structure.sharing.kernel_latency
             per_gpu = cells if constants == "free per gpu" else None
-            branch = _gpu_branch(work, base or Efficiency.peak(), priors, query_heads, latency, per_gpu)
+            branch = _gpu_branch(work, priors, query_heads, latency, per_gpu)
         relative = _noise_by_model(cells, priors)
         absolute = _log_normal("noise_ms", priors.noise_ms)
         step = branch
@@ -310,9 +307,7 @@ def _overlap(structure: FloorStructure, cells: Cells, classes: Mapping[str, str]
     return q
 
 
-def _gpu_branch(
-    work: Work, base: Efficiency, priors: Priors, query_heads: bool, latency: bool, per_gpu: Cells | None
-) -> Any:
+def _gpu_branch(work: Work, priors: Priors, query_heads: bool, latency: bool, per_gpu: Cells | None) -> Any:
     """T_gpu [cell] with free constants; the times at peak rates become data.
 
     `per_gpu`: the cells, where each SKU has constants of its own.
@@ -335,7 +330,7 @@ def _gpu_branch(
     if per_gpu is not None:
         code = pm.Data("constants_gpu_code", per_gpu.gpu_code, dims="cell")
         free = {name: value[code] for name, value in free.items()}
-    return combine(times, replace(base, **free), xp=pt).sum(axis=-1)
+    return combine(times, Efficiency(**free), xp=pt).sum(axis=-1)
 
 
 def _times(work: Work) -> dict[str, Array]:

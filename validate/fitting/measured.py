@@ -165,7 +165,7 @@ class Measured:
         assert cells.step_ms is not None
         gpus, groups, of = axes["gpu"], axes["group"], axes["constants"]
         constants = {n: posterior[n][None] for n in FITTED if n in posterior}
-        efficiency = efficiency_of(constants, None, np.array([of.index(g) for g in cells.gpu]) if of else None)
+        efficiency = efficiency_of(constants, np.array([of.index(g) for g in cells.gpu]) if of else None)
         T = work_ms(self.work, efficiency)
         parts, dispatch = parts_of(self.work, efficiency, T)
         group_code = np.array([groups.index(self.group[m]) for m in cells.model])
