@@ -225,7 +225,8 @@ class Inversion:
         """The grids that each q stands for; q of shape (chain, size)."""
         states = [aggregates.state_of(row, self.tables) for row in np.ascontiguousarray(q)]
         constants = {name: np.stack([s.constant[i] for s in states]) for i, name in enumerate(self.constants)}
-        return Grids(*(np.stack([getattr(s, name) for s in states]) for name in ("y", "T", "floor")), constants)
+        y, T, floor = (np.stack([getattr(s, name) for s in states]) for name in ("y", "T", "floor"))
+        return Grids(y, T, floor, constants)
 
     def places(self, q: Array) -> tuple[Array, NDArray[np.bool_]]:
         """Where in its interval (-1 to 1) each conditioned figure lies; whether all steps of the draw are possible.
