@@ -16,6 +16,7 @@ from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.hypotheses.result import Result
 from rooffloor.validate.transfer.check import Check
+from rooffloor.validate.transfer.verdict import VERDICTS
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -93,7 +94,7 @@ def test_one_fit_serves_tests_and_report(program: dict[str, Any]) -> None:
     assert data["study"]["margins"]["h1_points"] == 2
     assert data["status"]["label"] == program["fit"].draws.label == "measured"
     assert data["which_floor"]["run"]
-    assert data == json.loads(json.dumps(program["report"].data))
+    assert program["report"].paths["report.json"] == Path("reports/mine/report.json")
 
 
 def test_a_fit_knows_its_draws_diagnostics_and_calibration(program: dict[str, Any]) -> None:
@@ -107,15 +108,16 @@ def test_a_fit_knows_its_draws_diagnostics_and_calibration(program: dict[str, An
 
 def test_floors_are_compared(program: dict[str, Any]) -> None:
     floors = program["floors"]
-    assert floors.chosen in set(floors.to_frame().reset_index().astype(str).to_numpy().ravel())
+    assert floors.chosen in set(floors.to_frame()["name"])
     assert floors.label == "measured"
 
 
 def test_a_new_family_is_checked_planned_and_predicted(program: dict[str, Any]) -> None:
     check, plan, predicted = program["check"], program["plan"], program["predicted"]
     assert isinstance(check, Check)
-    assert check.verdict in ("transfers", "undecided", "recalibrate the floor")
-    assert len(check.to_frame()) == 6
+    assert check.verdict in VERDICTS
+    assert len(check.cells) == 6
+    assert list(check.to_frame()["verdict"])[-1] == check.verdict
     assert check.verdict in check.text
     assert len(plan.to_frame()) == 3
     assert set(plan.to_frame()["gpu"]) == {"H100"}
