@@ -128,11 +128,7 @@ def sample_prior(
         `classes` lacks a model, or `work` is missing where floors grow with launches.
     """
     sharing, table = structure.sharing, _distributions(priors)
-    coords: dict[str, list[Any]] = {
-        "chain": [0],
-        "draw": list(range(draws)),
-        "noisy_model": list(cells.models),
-    }
+    coords: dict[str, list[Any]] = {"chain": [0], "draw": list(range(draws)), "noisy_model": list(cells.models)}
     dims: dict[str, tuple[str, ...]] = {}
     if constants == "free":
         dims |= dict.fromkeys(("eta_bw", "eta_fa", "eta_tc", "l_half"), ())

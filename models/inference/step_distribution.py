@@ -133,12 +133,7 @@ def _codes_of(names: NDArray[Any], known: NDArray[Any], what: str) -> NDArray[np
 
 
 def floors_of(
-    posterior: Any,
-    cells: Cells,
-    classes: Mapping[str, str],
-    structure: FloorStructure,
-    *,
-    work: Work | None = None,
+    posterior: Any, cells: Cells, classes: Mapping[str, str], structure: FloorStructure, *, work: Work | None = None
 ) -> Array:
     """Floor of each cell, ms, [draw, cell].
 

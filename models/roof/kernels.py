@@ -215,12 +215,7 @@ def checked_axes(
 
 
 def decode_work(
-    shapes: str | ModelShapes,
-    batch: ArrayLike,
-    context: ArrayLike,
-    *,
-    gpu: str | GpuSpec,
-    experts: Experts = "active",
+    shapes: str | ModelShapes, batch: ArrayLike, context: ArrayLike, *, gpu: str | GpuSpec, experts: Experts = "active"
 ) -> Work:
     """FLOPs, bytes and launches of one decode step.
 

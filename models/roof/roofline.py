@@ -217,11 +217,7 @@ def work_floor_ms(work: Work) -> Floats:
 
 
 def bytes_floor_ms(
-    shapes: str | ModelShapes,
-    gpu: str | GpuSpec,
-    batch: ArrayLike,
-    context: ArrayLike,
-    experts: Experts = "active",
+    shapes: str | ModelShapes, gpu: str | GpuSpec, batch: ArrayLike, context: ArrayLike, experts: Experts = "active"
 ) -> Floats:
     """(Linear weights + LM head + cache read) / peak bandwidth: arguments as `gpu_ms`; float array [...], ms.
 
