@@ -12,6 +12,7 @@ HERE := $(shell pwd | cksum | cut -d ' ' -f 1)
 RUN_READY := $(VENV)/.ready-$(HERE)-run
 DEV_READY := $(VENV)/.ready-$(HERE)-dev
 DOCS_READY := $(VENV)/.ready-$(HERE)-docs
+WITH_DOCS := .[dev,docs]
 
 NEEDED := import ensurepip, sys; sys.version_info >= (3, 12) or sys.exit(1); print(sys.executable)
 PYTHON = $(shell for python in python3 python3.12 python3.13 python3.14 \
@@ -59,7 +60,7 @@ $(DEV_READY): $(BIN)/python pyproject.toml constraints.txt
 	@touch $(RUN_READY) $@
 
 $(DOCS_READY): $(BIN)/python pyproject.toml constraints.txt
-	$(call set_up,.[dev,docs])
+	$(call set_up,$(WITH_DOCS))
 	@touch $(RUN_READY) $(DEV_READY) $@
 
 # Made by set_up. Named here so that an interpreter that has gone (a dead link) sets it up again.

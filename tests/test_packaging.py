@@ -280,6 +280,13 @@ def test_make_test_serves_a_later_report(checkout):
     assert make("report", checkout) == (0, ["report"])
 
 
+def test_make_docs_adds_sphinx_once_and_serves_the_tests(checkout):
+    build = "-m sphinx --fail-on-warning --keep-going --quiet --doctree-dir site/.doctrees docs site"
+    assert make("docs", checkout) == (0, ["venv", "pip .[dev,docs]", build])
+    assert make("docs", checkout) == (0, [build])
+    assert make("test", checkout) == (0, CHECKS)
+
+
 @pytest.mark.parametrize(("broken", "told"), [("venv", ["venv"]), ("pip", ["venv", "pip ."])])
 def test_an_install_broken_off_starts_over(checkout, broken, told):
     (checkout / f"break-{broken}").touch()
