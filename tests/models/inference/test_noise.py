@@ -148,17 +148,25 @@ def test_outlook_of_a_plan() -> None:
 
     rng = np.random.default_rng(6)
     gpu, sets = np.array([0, 0, 0, 1, 1]), np.array([[0, 2, 3]])
-    p: Any = SimpleNamespace(
+    mean, noise, nothing = rng.normal(2.0, 1.0, (4, 2)), rng.uniform(0.02, 0.1, (4, 2)), np.zeros(5)
+    cells: Any = [SimpleNamespace(step_ms=step) for step in (12.0, 9.0, 8.5, np.nan, 14.0)]
+    p = outlook.Prospect(
         gpus=("A", "B"),
+        cells=tuple(cells),
         gpu=gpu,
+        candidates=5,
+        inside=np.ones(5, dtype=bool),
         gpu_ms=rng.uniform(3.0, 8.0, (4, 5)),
-        mean_ms=rng.normal(2.0, 1.0, (4, 2)),
+        least_ms=nothing,
+        anchor_ms=mean,
+        mean_ms=mean,
         variance=rng.uniform(0.5, 3.0, (4, 2)),
-        noise=rng.uniform(0.02, 0.1, (4, 2)),
-        step_ms=rng.uniform(8.0, 14.0, (4, 5)),
+        least_floor_ms=mean - 9.0,
+        floor_ms=mean,
+        noise=noise,
+        columns={},
         join=np.add,
     )
-    p.noise_squared = outlook.Prospect.noise_squared.func(p)
     variance = variance_ms2(p.step_ms, p.noise[:, gpu])
     np.testing.assert_allclose(p.noise_squared, variance)
     measured = rng.uniform(8.0, 14.0, (1, 3))
