@@ -7,12 +7,12 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+import sbc
+from sbc import KEPT, Ranks
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.gate import Gate
 from rooffloor.models.specs.cells import Cells
-from rooffloor.validate.simulation import sbc
-from rooffloor.validate.simulation.sbc import KEPT, Ranks
 
 SETS = 300
 NAMES = ("exact", "shifted", "narrow", "wide")

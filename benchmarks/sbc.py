@@ -9,8 +9,9 @@ The likelihood is normal, so that wide priors also simulate steps below zero. No
 thrown away and counted. Ranks stay uniform within data sets that are picked by their data alone.
 """
 
+import argparse
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
@@ -313,3 +314,22 @@ def _ranks(setting: _Setting, compiled: Compiled, truth: xr.Dataset, steps: Arra
     draws = draws.assign_coords({d: compiled.coords[d] for d in draws.dims if d in compiled.coords})
     posterior = setting.scalars(draws, steps)
     return {n: float(rank(value[0], posterior[n])) for n, value in setting.scalars(truth, steps).items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: print how ranks are spread, write them."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python benchmarks/sbc.py")
+    parser.add_argument("--datasets", type=int, default=300, metavar="N", help="simulated data sets (default: 300)")
+    parser.add_argument("--seed", type=int, default=2026, metavar="N")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep finished work there: an interrupted run resumes")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="one row per data set, as CSV")
+    given = parser.parse_args(arguments)
+    found = sbc(datasets=given.datasets, seed=given.seed, jobs=given.jobs, folder=given.keep, progress=True)
+    print(found)
+    if given.out:
+        found.save(given.out)
+
+
+if __name__ == "__main__":
+    main()
