@@ -48,10 +48,10 @@ class Imported:
         return csvfile.table_text(self.rows.columns, self.rows.itertuples(index=False))
 
     @property
-    def summary(self) -> str:
+    def text(self) -> str:
         """Text for a person: what is in, what is out and why, what was assumed."""
         assumptions = (ASSUMED + text for text in self.measurements.provenance["assumptions"])
-        return "\n".join([self.measurements.summary(), *assumptions])
+        return "\n".join([self.measurements.text, *assumptions])
 
     @property
     def data(self) -> dict[str, Any]:

@@ -129,7 +129,8 @@ class Measurements:
         freedom = len(logs) - groups.ngroups
         return float(np.sqrt(((logs - groups.transform("mean")) ** 2).sum() / freedom)) if freedom else np.nan
 
-    def summary(self) -> str:
+    @property
+    def text(self) -> str:
         """Text for a person: what is in, what is out and why, what looks odd."""
         p, f = self.provenance, self.frame
         lines = [

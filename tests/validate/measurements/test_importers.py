@@ -118,7 +118,7 @@ def test_with_a_shorter_run_the_prefill_cancels(read):
     assert row["context"] == 1024 + 63.5
     expected = np.hypot(np.std([1200, 1220, 1210, 1170], ddof=1) / 2, 10 / np.sqrt(3)) / 128
     assert row["step_sd_ms"] == pytest.approx(expected)
-    assert "cancels" in imported.summary
+    assert "cancels" in imported.text
 
 
 def test_the_shorter_run_must_be_the_same_cell_and_shorter(refusal):
@@ -206,8 +206,8 @@ def test_a_served_step_by_hand(read):
     batch_ms = (32 - running) * 1099.5 * kv_bytes / 3350e9 * 1e3
     assert row["step_sd_ms"] == pytest.approx(np.sqrt((6 / 40) ** 2 + (11 - 10) ** 2 + batch_ms**2))
     assert (row["origin"], row["stack_version"], row["stack"]) == ("derived", "0.11.0", "vLLM")
-    assert "max_concurrency 32 was reached" in imported.summary
-    assert "the server is vLLM: backend 'openai' does not say it" in imported.summary
+    assert "max_concurrency 32 was reached" in imported.text
+    assert "the server is vLLM: backend 'openai' does not say it" in imported.text
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_served_step_by_hand(read):
 def test_the_batch_under_load(read, changes, batch, said):
     imported = read("vllm-serve.json", changes)
     assert only(imported)["batch"] == batch
-    assert said in imported.summary
+    assert said in imported.text
 
 
 def test_without_inter_token_latencies_tpot_stands_in(read):

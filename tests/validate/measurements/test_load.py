@@ -401,7 +401,7 @@ def test_the_label_says_where_numbers_come_from(read):
 
 def test_the_summary_tells_rows_reasons_and_flags(read):
     odd = grid_lines([[8, 8.1], [8.2, 8.4], [17.0, 9.0]])
-    text = read([f"{HEADER},dtype", *(line + "," for line in odd), GOOD[2] + ",int4"]).summary()
+    text = read([f"{HEADER},dtype", *(line + "," for line in odd), GOOD[2] + ",int4"]).text
     assert "Llama-3.1-8B on H100: 6 rows" in text
     assert "excluded: dtype is not 16-bit: 1 rows" in text
     assert "flagged: more than linear growth with batch: 1 rows" in text

@@ -49,8 +49,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         show(result.data)
     elif options.out is not None:
-        show(result.summary)
+        show(result.text)
     else:
         show(result.csv.removesuffix("\n"))
-        tell(result.summary)
+        tell(result.text)
     return DONE
