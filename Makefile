@@ -1,5 +1,6 @@
 # make report   sets up .venv and runs the main job; ARGS="--refit ..." are handed on
 # make test     the same set-up with the development tools, then every check
+# make calibration   the full-size checks whose strength is their number; make test has a short version of each
 # make docs     the same with Sphinx: the documentation into site/, a warning being an error
 #
 # A second run installs nothing: the stamps below are newer than pyproject.toml and constraints.txt.
@@ -36,7 +37,7 @@ define set_up
 	rm $(VENV)/.installing
 endef
 
-.PHONY: report test docs
+.PHONY: report test calibration docs
 .NOTPARALLEL:
 
 report: $(RUN_READY)
@@ -46,7 +47,10 @@ test: $(DEV_READY)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy -p rooffloor
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+
+calibration: $(DEV_READY)
+	$(BIN)/python -m pytest -m calibration -n auto --dist loadgroup $(ARGS)
 
 docs: $(DOCS_READY)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir site/.doctrees docs site $(ARGS)

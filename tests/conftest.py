@@ -12,3 +12,11 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip("../shared is absent: this test reads its public data")
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file go to one worker, so that its fixtures are made once; unless a test has a group of its own."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
