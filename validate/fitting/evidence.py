@@ -5,8 +5,9 @@ A measured study: constants joint (all cells) and cut (the anchor's cells alone)
 with the query-head limb; see `measured`.
 """
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,8 @@ class Evidence:
     warnings : list of str
     sensitivity : list of dict
         Power-scaling of prior and likelihood for the floors and constants behind the hypotheses.
+    seconds : float
+        What the fits took.
     """
 
     study: "Study"
@@ -87,6 +90,7 @@ class Evidence:
     treatment: str
     warnings: Sequence[str] = ()
     sensitivity: Sequence[dict[str, Any]] = ()
+    seconds: float = 0.0
 
     def __repr__(self) -> str:
         cells, passed = self.draws.cells, sum(row["passed"] for row in self.fits)
@@ -154,11 +158,13 @@ def fit(
     >>> fit.calibration.anchor
     'Llama-3.1-8B'
     """
-    seed = study.seed if seed is None else seed
+    seed, started = study.seed if seed is None else seed, time.monotonic()
     try:
         if study.data.format == "published":
-            return _imputed(study, seed, refit, quiet, primary_only, jobs or 2)
-        return _measured(study, seed, quiet, primary_only)
+            found = _imputed(study, seed, refit, quiet, primary_only, jobs or 2)
+        else:
+            found = _measured(study, seed, quiet, primary_only)
+        return replace(found, seconds=time.monotonic() - started)
     except GateFailure as error:
         raise GateError(str(error)) from error
 

@@ -85,7 +85,7 @@ def report(
                 files.write_bytes(folder / "figures" / f"{key}.{kind}", writers.image(figure, kind))
         fit.datatree.to_netcdf(folder / "posterior.nc")
         files.write_bytes(folder / saved.FILE, to_npz(fit.calibration))
-        files.write_json(folder / "run.json", _run_facts(study, started))
+        files.write_json(folder / "run.json", _run_facts(fit, started))
         written = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     paths = {str(p): target / p for p in written}
     return ReportResult(paths, data, f"{pages.text(data)}\nReport: {target / 'report.html'}\n")
@@ -100,12 +100,13 @@ def table(study: "Study", *, seed: int | None = None) -> TableResult:
     return TableResult(data, f"{study.name}: data {fitted.draws.label}\n\n{pages.table_text(rows)}")
 
 
-def _run_facts(study: "Study", started: float) -> dict[str, Any]:
+def _run_facts(fit: Evidence, started: float) -> dict[str, Any]:
     """What differs from run to run or machine to machine, kept out of report.json."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "seconds": round(time.time() - started, 1),
-        "data": str(study.data.path),
+        "fit_seconds": round(fit.seconds, 1),
+        "seconds": round(fit.seconds + time.time() - started, 1),
+        "data": str(fit.study.data.path),
         "host": platform.node(),
         "platform": platform.platform(),
         "python": sys.version.split()[0],
