@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import rooffloor as rf
 from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.measurements.importers import FORMATS
+from rooffloor.validate.measurements.importers import FORMATS, STUDY_FORMATS
 
 if TYPE_CHECKING:
     from rooffloor.validate.study.study import Study
@@ -17,8 +17,6 @@ LARGEST_COUNT, LARGEST_SEED = 10**9, 2**63 - 1
 SEED_OF_STUDY = "the study's"
 _DATA = ("format", "stack", "mode", "anchor", "configs")
 """Options that describe the file given by --data."""
-_STUDY_FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark")
-"""Formats whose files say everything themselves."""
 _INPUTS = ("study", "data", "config", "configs", "gpu", "measurements", "file", "shorter")
 """Options that may name a file or folder that is read."""
 _HOLDS = ("config.json", "study.toml", "posterior.npz")
@@ -115,7 +113,7 @@ def add_study(command: argparse.ArgumentParser) -> None:
     add(command, "study", f"name or study.toml (default: {DEFAULT_STUDY})", "STUDY", given, nargs="?")
     data = command.add_argument_group("measurements instead of a study")
     add(data, "--data", "measured cells; margins are then defaults", "FILE", path)
-    add_format(data, _STUDY_FORMATS)
+    add_format(data, STUDY_FORMATS)
     add(data, "--anchor", "the model on which constants are calibrated", "MODEL", name)
     add(data, "--configs", "folder of Hugging Face config.json files of models in FILE", "DIR", path)
 

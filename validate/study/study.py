@@ -21,6 +21,7 @@ from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_dumps, readable_file
 from rooffloor.validate.measurements.given_specs import configured
+from rooffloor.validate.measurements.importers import STUDY_FORMATS
 from rooffloor.validate.measurements.names import Names
 from rooffloor.validate.study.margins import FIXED, Margins, one_of
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from rooffloor.validate.measurements.load import Measurements
 
-FORMATS = ("schema", "argonne", "llama-bench", "optimum-benchmark", "published")
+FORMATS = (*STUDY_FORMATS, "published")
 PRESETS = ("study", "query heads", "per gpu")
 TREATMENTS = ("study", "cut", "joint")
 EXPERTS = ("active", "distinct", "balanced")

@@ -1,7 +1,8 @@
 """One function per architecture: the keys of its config.json -> fields of ModelShapes.
 
-An architecture is a function under `@_reads(model_type)` and a table in architectures.toml, which has the names and the
-defaults. A key that neither the config nor the table has is an error: a config without its hidden_size is damaged.
+An architecture is a table in architectures.toml, which has the names and the defaults, and a function under
+`@_reads(model_type)`; or `like` in its table, the model_type whose function reads it too. A key that neither the config
+nor the table has is an error: a config without its hidden_size is damaged.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,11 +48,11 @@ def _reads[F: Callable[[Config], Fields]](*kinds: str) -> Callable[[F], F]:
     """Registers a function as the reader of some model_types."""
 
     def register(read: F) -> F:
-        for kind in kinds:
-            entry = _TABLE[kind]
-            ARCHITECTURES[kind] = Architecture(
-                read, tuple(entry["classes"]), entry.get("defaults", {}), entry.get("nested", "")
-            )
+        for kind, entry in _TABLE.items():
+            if entry.get("like", kind) in kinds:
+                ARCHITECTURES[kind] = Architecture(
+                    read, tuple(entry["classes"]), entry.get("defaults", {}), entry.get("nested", "")
+                )
         return read
 
     return register
@@ -166,7 +167,7 @@ def _llama(config: Config) -> Fields:
     return _common(config) | _attention_bias(config) | {"mlp_bias": config.flag("mlp_bias")}
 
 
-@_reads("mistral", "phi3")
+@_reads("mistral")
 def _mistral(config: Config) -> Fields:
     fields = _common(config)
     return fields | _window_everywhere(config, fields["layers"])

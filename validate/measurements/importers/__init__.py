@@ -23,22 +23,27 @@ class Format:
         What the caller may say of a file: fields of `Given`.
     tabular : bool
         Whether a file is a table.
+    whole : bool
+        Whether a file says everything itself, so that a study may be of one.
     """
 
     module: str
     what: str
     takes: tuple[str, ...]
     tabular: bool = False
+    whole: bool = False
 
 
 _CHOICE = ("stack", "mode")
 _RUN = (*_CHOICE, "model", "gpu", "stack_version", "dtype")
 _LENGTHS = ("batch", "input_len", "output_len")
 FORMATS = {
-    "argonne": Format("argonne", "LLM-Inference-Bench's All_results.csv", _CHOICE, tabular=True),
-    "llama-bench": Format("llama_bench", "llama-bench -o csv, json or jsonl", (*_CHOICE, "model", "gpu"), tabular=True),
+    "argonne": Format("argonne", "LLM-Inference-Bench's All_results.csv", _CHOICE, tabular=True, whole=True),
+    "llama-bench": Format(
+        "llama_bench", "llama-bench -o csv, json or jsonl", (*_CHOICE, "model", "gpu"), tabular=True, whole=True
+    ),
     "optimum-benchmark": Format(
-        "optimum", "optimum-benchmark's benchmark.json or benchmark_report.json", (*_RUN, *_LENGTHS)
+        "optimum", "optimum-benchmark's benchmark.json or benchmark_report.json", (*_RUN, *_LENGTHS), whole=True
     ),
     "vllm-latency": Format(
         "vllm_latency",
@@ -47,6 +52,9 @@ FORMATS = {
     ),
     "vllm-serve": Format("vllm_serve", "vllm bench serve --save-result", _RUN),
 }
+
+STUDY_FORMATS = ("schema", *(name for name, format in FORMATS.items() if format.whole))
+"""Formats of files that say everything themselves: what a study may be of."""
 
 
 def reader(format: str) -> ModuleType:
