@@ -6,6 +6,7 @@ noise.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,19 +85,19 @@ class Draws:
     def __repr__(self) -> str:
         return f"Draws({len(self.weight)} draws of {len(self.cells)} cells, {self.label})"
 
-    @property
+    @cached_property
     def mean_ms(self) -> Array:
         """Mean step of each cell under the model: T_gpu + its own floor, shape (draw, cell)."""
         return self.gpu_ms + self.floor_ms
 
-    @property
+    @cached_property
     def calibrated_ms(self) -> Array:
         """What a user of the anchor's calibration adds: its floor's posterior mean within each unit, (draw, cell)."""
         if self.calibrated_floor_ms is not None:
             return self.calibrated_floor_ms
         return self._unit_mean(self.anchor_floor_ms)
 
-    @property
+    @cached_property
     def own_calibrated_ms(self) -> Array:
         """Posterior mean of each cell's own floor within each unit, shape (draw, cell)."""
         return self._unit_mean(self.floor_ms)

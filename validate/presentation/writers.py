@@ -31,11 +31,11 @@ TONES = {
 
 
 def page(
-    *, status: str, sentences: Sequence[str], sections: Sequence[Section], figures: "Mapping[str, Figure]", **texts: str
+    *, status: str, sentences: Sequence[str], sections: Sequence[Section], images: Mapping[str, bytes], **texts: str
 ) -> str:
     """A self-contained HTML page of sections under a banner that names the data; every text is escaped.
 
-    `texts` are `title`, `subtitle` and `footer`.
+    `images` are those of the figures, as PNG files; `texts` are `title`, `subtitle` and `footer`.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -49,7 +49,7 @@ def page(
         sentences=sentences,
         measured=status == "measured",
         sections=sections,
-        images={key: base64.b64encode(image(figure)).decode() for key, figure in figures.items()},
+        images={key: base64.b64encode(png).decode() for key, png in images.items()},
         tones=TONES,
     )
 

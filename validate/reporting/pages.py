@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.presentation import writers
@@ -11,14 +11,11 @@ from rooffloor.validate.presentation.text_table import text_table
 from rooffloor.validate.reporting.document import sections
 from rooffloor.validate.reporting.sections import hypotheses
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 MOST_LINES, WIDTH = 40, 110
 
 
-def html(data: Record, figures: "Mapping[str, Figure]") -> str:
-    """The report as one self-contained HTML page; figures by key (`figures.FIGURES`), those there are, are inlined."""
+def html(data: Record, images: Mapping[str, bytes]) -> str:
+    """The report as one self-contained HTML page; PNG files by key (`figures.FIGURES`), those there are, are inlined."""
     data = _plain(data)
     study, label = data["study"], data["status"]["label"]
     return writers.page(
@@ -26,8 +23,8 @@ def html(data: Record, figures: "Mapping[str, Figure]") -> str:
         subtitle=f"rooffloor report: does a latency model calibrated on {study['anchor']} transfer?",
         status=label,
         sentences=data["status"]["sentences"],
-        sections=sections(data, list(figures)),
-        figures=figures,
+        sections=sections(data, list(images)),
+        images=images,
         footer=f"Data: {label}. Study hash {study['hash']}. All numbers with all intervals: report.json.",
     )
 

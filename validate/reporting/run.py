@@ -78,11 +78,12 @@ def report(
     drawn = figures.draw(fit, data, floors)
     with files.folder(target) as folder:
         files.write_json(folder / "report.json", data)
-        files.write_text(folder / "report.html", pages.html(data, drawn))
+        images = {key: writers.image(figure) for key, figure in drawn.items()}
+        files.write_text(folder / "report.html", pages.html(data, images))
         files.write_text(folder / "report.md", pages.markdown(data, list(drawn)))
         for key, figure in drawn.items():
-            for kind in ("png", "svg"):
-                files.write_bytes(folder / "figures" / f"{key}.{kind}", writers.image(figure, kind))
+            files.write_bytes(folder / "figures" / f"{key}.png", images[key])
+            files.write_bytes(folder / "figures" / f"{key}.svg", writers.image(figure, "svg"))
         fit.datatree.to_netcdf(folder / "posterior.nc")
         files.write_bytes(folder / saved.FILE, to_npz(fit.calibration))
         files.write_json(folder / "run.json", _run_facts(fit, started))

@@ -180,16 +180,17 @@ def save(check: "Check", folder: Path) -> Path:
     with files.folder(folder) as temporary:
         files.write_json(temporary / "check.json", data)
         files.write_text(temporary / "cells.csv", table_text(cells.columns, cells.itertuples(index=False)))
+        images = {key: writers.image(figure) for key, figure in drawn.items()}
         page = writers.page(
             title=f"{data['model']}: {data['verdict']}",
             subtitle=f"rooffloor check: does the calibration of {data['calibration']['anchor']} hold for this model?",
             status=label(data),
             sentences=[f"Outside what was calibrated: {reason}." for reason in data["outside"]],
             sections=sections(data),
-            figures=drawn,
+            images=images,
             footer=f"Data: {label(data)}. All numbers with all intervals: check.json.",
         )
         files.write_text(temporary / "check.html", page)
-        for key, figure in drawn.items():
-            files.write_bytes(temporary / "figures" / f"{key}.png", writers.image(figure))
+        for key, png in images.items():
+            files.write_bytes(temporary / "figures" / f"{key}.png", png)
     return folder / "check.html"
