@@ -10,7 +10,7 @@ import pytest
 from rooffloor.models.roof.prefill import prefill_ms
 from rooffloor.validate.cli import main
 from rooffloor.validate.common.errors import InputError
-from rooffloor.validate.measurements import convert, csvfile, importers, schema
+from rooffloor.validate.measurements import convert, csvfile, importers, load, schema
 from rooffloor.validate.measurements.importers import source, steps
 from rooffloor.validate.measurements.importers.source import Given
 from rooffloor.validate.measurements.load import FORMATS, load_measurements
@@ -540,8 +540,18 @@ def test_what_is_no_result_is_one_line(tmp_path, format, text):
 
 
 @pytest.mark.parametrize("name", list(READ))
-def test_no_value_at_any_key_ends_in_a_traceback(tmp_path, name):
+def test_no_value_at_any_key_ends_in_a_traceback(tmp_path, monkeypatch, name):
     format, given = READ[name]
+    judge, judged = load._judge, {}
+
+    def once(selected, *of):
+        """What physics says of rows that a reader made alike of several files is found once."""
+        key = selected.frame.to_csv() + selected.excluded.to_csv()
+        if key not in judged:
+            judged[key] = judge(selected, *of)
+        return judged[key]
+
+    monkeypatch.setattr(load, "_judge", once)
     value = content(name)
     if isinstance(value, list):
         value = value[1:2]
@@ -563,7 +573,7 @@ def test_no_value_at_any_key_ends_in_a_traceback(tmp_path, name):
     hostile = [None, True, -1, 0, 1e308, 10**400, float("nan"), "", "=1+1", "x" * 5000, [], [[]], {}, {"a": {}}]
     messages = []
     for path, new in zip(paths(value), hostile * 100, strict=False):
-        for item in (new, None):
+        for item in (new,) if new is None else (new, None):
             file.write_text(json.dumps(with_value(value, path, item)))
             try:
                 rows = convert.run(file, format, given).rows

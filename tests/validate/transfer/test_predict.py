@@ -312,14 +312,19 @@ def covered(rng, left_out) -> dict[str, bool]:
     return {level: bool(low <= step <= high) for level, (low, high) in ends.items()}
 
 
+FULL = pytest.mark.calibration
+
+
 @pytest.mark.parametrize(
     ("worlds", "left_out", "slack"),
     [
-        (200, lambda pair, target: pair == target, 0.05),
-        (100, lambda pair, target: pair[1] == target[1], 0.08),
-        (100, lambda pair, target: pair[0] == target[0], 0.08),
+        (50, lambda pair, target: pair == target, 0.05),  # with this seed floors spread sqrt(2) too far fail
+        (40, lambda pair, target: pair[1] == target[1], 0.06),  # and here sqrt(2) too little
+        pytest.param(200, lambda pair, target: pair == target, 0.05, marks=FULL),
+        pytest.param(100, lambda pair, target: pair[1] == target[1], 0.08, marks=FULL),
+        pytest.param(100, lambda pair, target: pair[0] == target[0], 0.08, marks=FULL),
     ],
-    ids=["pair", "class", "GPU"],
+    ids=["pair, few", "class, few", "pair", "class", "GPU"],
 )
 def test_intervals_cover_a_pair_left_out(worlds, left_out, slack):
     """Scales, floors and noise from the hierarchy itself; nothing but floors and noise of other pairs is known."""
