@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -16,20 +14,11 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from commands import ROOT, run, run_well
 
 from rooffloor import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def run(*command: str | Path, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, **options)
-
-
-def run_well(*command: str | Path, cwd: Path) -> str:
-    done = run(*command, cwd=cwd)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+pytestmark = pytest.mark.xdist_group("installed")
 
 
 # What is built -------------------------------------------------------------------------------------
@@ -46,49 +35,9 @@ print(rf.load_model("Llama-3.1-8B").name, rf.Study.load("transfer-study").anchor
 """
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> dict[str, Path]:
-    """The source archive, the wheel made from it, and the wheels of the checkout, whole and editable."""
-    folder = tmp_path_factory.mktemp("built")
-    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir")
-    run_well(*build, folder / "archive", ROOT, cwd=folder)
-    run_well(*build, folder / "checkout", "--wheel", ROOT, cwd=folder)
-    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
-    (folder / "editable").mkdir()
-    run_well(sys.executable, "-c", code, folder / "editable", cwd=ROOT)
-    files = {kind: next((folder / kind).glob("*.whl")) for kind in ("archive", "checkout", "editable")}
-    return files | {"sources": next((folder / "archive").glob("*.tar.gz"))}
-
-
-@pytest.fixture(scope="module")
-def bins(built, tmp_path_factory) -> dict[str, Path]:
-    """The wheel and the editable one, each in a clean environment with this one's dependencies, but not its links."""
-    folder = tmp_path_factory.mktemp("installed")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    found = {}
-    for kind in ("archive", "editable"):
-        run_well(sys.executable, "-m", "venv", "--without-pip", folder / kind, cwd=folder)
-        options = ("--quiet", "--no-deps", "--no-index")
-        run_well(*pip, "--python", folder / kind / "bin/python", "install", *options, built[kind], cwd=folder)
-        # A path named in a .pth file is searched, but the .pth files in it (an editable install) are not read.
-        [site] = (folder / kind).glob("lib/python*/site-packages")
-        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        found[kind] = folder / kind / "bin"
-    return found
-
-
 @pytest.fixture(params=["archive", "editable"])
 def bin_folder(request, bins) -> Path:
     return bins[request.param]
-
-
-@pytest.fixture
-def foreign_folder(tmp_path) -> Path:
-    """A folder of somebody else's, with packages of the names of rooffloor's folders."""
-    for name in ("models", "validate"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise ImportError('somebody else owns this package')\n")
-    return tmp_path
 
 
 def test_the_archive_holds_every_file_once_and_makes_the_same_wheel(built):
@@ -158,20 +107,12 @@ def test_package_data_come_from_the_wheel(bins, foreign_folder):
     assert Path(printed.strip()).is_relative_to(bins["archive"].parent)
 
 
-def test_the_main_job_runs_installed_and_writes_only_here(bins, foreign_folder):
-    installed = bins["archive"].parent
-
-    def package_files() -> set[Path]:
-        return {file for file in installed.rglob("*") if "__pycache__" not in file.parts}
-
-    before = package_files()
-    printed = run_well(bins["archive"] / "rooffloor", "report", cwd=foreign_folder)
-    folder = foreign_folder / "reports" / "transfer-study"
-    written = {file.name for file in folder.iterdir()}
+def test_the_main_job_runs_installed_and_writes_only_here(main_job):
+    written = {file.name for file in main_job.report.iterdir()}
     assert {"report.html", "report.md", "report.json", "run.json", "posterior.nc", "posterior.npz"} <= written
-    assert "reports/transfer-study" in printed
-    assert package_files() == before
-    assert {file.name for file in foreign_folder.iterdir()} == {"models", "validate", "reports"}
+    assert "reports/transfer-study" in main_job.printed
+    assert main_job.into_the_package == set()
+    assert {file.name for file in main_job.home.iterdir()} == {"models", "validate", "reports"}
 
 
 # The pinned set ------------------------------------------------------------------------------------
@@ -260,7 +201,7 @@ def make(target: str, folder: Path) -> tuple[int, list[str]]:
     return done.returncode, [re.sub(r"pip .* (\S+)$", r"pip \1", line) for line in told]
 
 
-CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy -p rooffloor", "-m pytest"]
+CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy -p rooffloor", "-m pytest -n auto --dist loadgroup"]
 
 
 def test_make_report_installs_once(checkout):

@@ -15,7 +15,7 @@ MOST_LINES, WIDTH = 40, 110
 
 
 def html(data: Record, images: Mapping[str, bytes]) -> str:
-    """The report as one self-contained HTML page; PNG files by key (`figures.FIGURES`), those there are, are inlined."""
+    """The report as one self-contained HTML page, with the PNG files there are, by key (`figures.FIGURES`)."""
     data = _plain(data)
     study, label = data["study"], data["status"]["label"]
     return writers.page(

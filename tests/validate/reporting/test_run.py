@@ -1,15 +1,19 @@
 """The main job end to end on the embedded study."""
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
+from commands import MainJob
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED
 from rooffloor.validate.fitting import evidence as fitting
-from rooffloor.validate.fitting import saved
+from rooffloor.validate.fitting import imputed, saved
+from rooffloor.validate.fitting.evidence import Evidence
 from rooffloor.validate.hypotheses import error_rates
 from rooffloor.validate.published.imputation.reconstruction import load as load_reconstruction
 from rooffloor.validate.published.printed_figures import PublishedFigures
@@ -17,48 +21,88 @@ from rooffloor.validate.reporting import run as report
 from rooffloor.validate.reporting import tables as sections
 from rooffloor.validate.study.study import Study
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("installed")]
 SCHEMA = json.loads((Path(report.__file__).parent / "schemas" / "report.schema.json").read_text())
 
 
+@dataclass
+class Again:
+    """The main job run once more in this process, from the checkout, in the installed one's stead."""
+
+    fit: Evidence
+    result: report.ReportResult
+    folder: Path
+    refits: list[Any]
+
+
 @pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[report.ReportResult, Path, Path]:
-    """The report, run twice with one seed; the check of the cache is kept short."""
-    folder = tmp_path_factory.mktemp("report")
+def data(main_job: MainJob) -> dict[str, Any]:
+    return json.loads((main_job.report / "report.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def page(main_job: MainJob) -> str:
+    return (main_job.report / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def again(data: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Again:
+    """With a short check of the cache, made twice; what the long one found is put in its place."""
+    folder, refitted, refits = tmp_path_factory.mktemp("again") / "report", imputed.refitted, []
+
+    def twice(*args: Any, **kwargs: Any) -> Any:
+        refits.extend(refitted(*args, **kwargs) for _ in range(2))
+        return refits[0]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "RECOMPUTED", 3)
-        fits = [fitting.fit(Study.load("transfer-study"), seed=7) for _ in range(2)]
-        result, _ = (report.report(fit, out=folder / name) for fit, name in zip(fits, ("one", "two"), strict=True))
-    return result, folder / "one", folder / "two"
+        patch.setattr(imputed, "RECOMPUTED", 2)
+        patch.setattr(imputed, "refitted", twice)
+        fit = fitting.fit(Study.load("transfer-study"))
+    assert fit.recomputed is not None
+    assert fit.recomputed["passed"]
+    assert [row.keys() for row in fit.sensitivity] == [row.keys() for row in data["sensitivity"]]
+    fit = replace(fit, recomputed=data["diagnostics"]["recomputed"], sensitivity=data["sensitivity"])
+    return Again(fit, report.report(fit, out=folder), folder, refits)
 
 
-def test_every_file_is_there(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    result, one, _ = twice
+def test_every_file_is_there(main_job: MainJob, data: dict[str, Any]) -> None:
     wanted = {"report.html", "report.md", "report.json", "run.json", "posterior.nc", "posterior.npz"}
-    assert wanted <= {p.name for p in one.iterdir()}
-    figures = {p.stem for p in (one / "figures").glob("*.png")}
+    assert wanted <= {p.name for p in main_job.report.iterdir()}
+    figures = {p.stem for p in (main_job.report / "figures").glob("*.png")}
     drawn = {"absorption", "hidden_errors", "table", "floors", "measured_predicted", "breakdown", "context", "verdicts"}
     drawn |= {"joint"}  # the 1B diverges on some GPU
-    drawn |= {"competition"} if result.data["which_floor"]["run"] else set()
+    drawn |= {"competition"} if data["which_floor"]["run"] else set()
     drawn |= {"power"} if error_rates.committed() is not None else set()
     assert figures == drawn
-    assert {p.stem for p in (one / "figures").glob("*.svg")} == figures
-    assert all(path.exists() for path in result.paths.values())
-    assert str(one) in result.text
+    assert {p.stem for p in (main_job.report / "figures").glob("*.svg")} == figures
 
 
-def test_the_json_obeys_its_schema(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    jsonschema.validate(json.loads((twice[1] / "report.json").read_text()), SCHEMA)
+def test_the_result_names_every_file(again: Again) -> None:
+    written = {str(p.relative_to(again.folder)) for p in again.folder.rglob("*") if p.is_file()}
+    assert set(again.result.paths) == written
+    assert all(path.exists() for path in again.result.paths.values())
+    assert str(again.folder) in again.result.text
 
 
-def test_same_seed_same_report(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    _, one, two = twice
-    for name in ("report.json", "report.html", "report.md"):
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+def test_the_json_obeys_its_schema(data: dict[str, Any]) -> None:
+    jsonschema.validate(data, SCHEMA)
 
 
-def test_the_table_is_the_published_one(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    data = twice[0].data
+def test_same_seed_same_report(main_job: MainJob, again: Again) -> None:
+    """From another process, and another place of the same code."""
+    for name in (p for p in again.result.paths if p not in ("run.json", "posterior.nc")):
+        assert (main_job.report / name).read_bytes() == (again.folder / name).read_bytes(), name
+
+
+def test_same_seed_same_refits(again: Again) -> None:
+    [(which, fits), (others, repeated)] = again.refits
+    np.testing.assert_array_equal(which, others)
+    for one, other in zip(fits, repeated, strict=True):
+        assert one.attempts == other.attempts
+        assert {n: v.tolist() for n, v in one.draws.items()} == {n: v.tolist() for n, v in other.draws.items()}
+
+
+def test_the_table_is_the_published_one(data: dict[str, Any]) -> None:
     compared = 0
     for row in data["table"]:
         for kind, value in (row["published"] or {}).items():
@@ -68,33 +112,29 @@ def test_the_table_is_the_published_one(twice: tuple[report.ReportResult, Path, 
     assert compared == 21
 
 
-def test_labels_and_verdicts(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    data = twice[0].data
+def test_labels_and_verdicts(data: dict[str, Any], page: str) -> None:
     assert data["status"]["label"] == IMPUTED
     assert data["study"]["margins"]["label"] == "post hoc"
     assert data["hypotheses"]["H2"]["verdict"] == "refuted"
     assert data["hypotheses"]["H2"]["parts"]["b"]["verdict"] == "negligible"
-    assert IMPUTED in (twice[1] / "report.html").read_text()
+    assert IMPUTED in page
     assert data["diagnostics"]["recomputed"]["passed"]
 
 
-def test_verdicts_are_what_other_choices_leave(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    data = twice[0].data
+def test_verdicts_are_what_other_choices_leave(data: dict[str, Any], page: str) -> None:
     rows, settled = data["robustness"]["rows"], data["robustness"]["settled"]
     assert rows[0]["kind"] == "primary"
     assert data["hypotheses"]["H1"]["verdict"] == settled["H1"]["verdict"]
     assert data["hypotheses"]["H1"]["as_reported"] == rows[0]["H1"]
     for key, part in data["hypotheses"]["H2"]["parts"].items():
         assert part["verdict"] == settled[f"H2{key}"]["verdict"]
-    page = (twice[1] / "report.html").read_text()
     assert "Do the verdicts stand?" in page
     assert "pseudo-replicated" in page
     rates = error_rates.committed() is not None
     assert ("How often is this test wrong?" in page) == rates == bool(data["hypotheses"]["H1"]["error_rates"])
 
 
-def test_what_a_floor_absorbs_and_hides(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    data = json.loads((twice[1] / "report.json").read_text())
+def test_what_a_floor_absorbs_and_hides(main_job: MainJob, data: dict[str, Any]) -> None:
     pairs = {(r["model"], r["gpu"]) for r in data["table"] if r["gpu"] != "pooled"}
     assert {(r["model"], r["gpu"]) for r in data["absorption"]} == pairs
     assert {(r["model"], r["gpu"]) for r in data["hidden_errors"]} == pairs
@@ -105,30 +145,28 @@ def test_what_a_floor_absorbs_and_hides(twice: tuple[report.ReportResult, Path, 
     for row in by_error["kv_width"]:  # the design's "about 16 % of a KV error" is of its root mean square
         assert 0.27 < row["share_hidden"] < 0.35
         assert 0.14 < 1 - np.sqrt(1 - row["share_hidden"]) < 0.2
-    assert "Infinity" not in (twice[1] / "report.json").read_text()
+    assert "Infinity" not in (main_job.report / "report.json").read_text()
 
 
-def test_posterior_opens(twice: tuple[report.ReportResult, Path, Path]) -> None:
+def test_posterior_opens(main_job: MainJob) -> None:
     import xarray as xr
 
-    with xr.open_datatree(twice[1] / "posterior.nc") as tree:
+    with xr.open_datatree(main_job.report / "posterior.nc") as tree:
         posterior = tree["posterior"].to_dataset().load()
     assert posterior["floor_ms"].dims == ("chain", "draw", "pair")
     assert posterior.attrs["label"] == IMPUTED
     assert np.isfinite(posterior["floor_ms"]).all()
 
 
-def test_saved_draws_are_those_of_the_package(twice: tuple[report.ReportResult, Path, Path]) -> None:
-    made, committed = saved.load(twice[1]), saved.load("transfer-study")
+def test_saved_draws_are_those_of_the_package(main_job: MainJob) -> None:
+    made, committed = saved.load(main_job.report), saved.load("transfer-study")
     assert made.treatment == committed.treatment == "study"
     np.testing.assert_allclose(made.floor_ms, committed.floor_ms, rtol=1e-5)
-    assert (twice[1] / saved.FILE).read_bytes() == (twice[2] / saved.FILE).read_bytes()
 
 
-def test_published_offsets_are_those_of_the_study() -> None:
-    study = Study.load("transfer-study")
-    draws = fitting.fit(study, primary_only=True).draws
-    offsets = sections.published_offsets(draws, load_reconstruction(study.data.path.parent))
+def test_published_offsets_are_those_of_the_study(again: Again) -> None:
+    draws = again.fit.draws
+    offsets = sections.published_offsets(draws, load_reconstruction(again.fit.study.data.path.parent))
     figures = PublishedFigures.load()
     for gpu in draws.cells.gpus:
         low, high = figures.interval("Llama-3.1-8B", gpu, "anchor_offset")
