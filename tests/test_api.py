@@ -2,6 +2,7 @@
 
 import doctest
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from matplotlib.axes import Axes
 
 import rooffloor as rf
+from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.fitting import measured
 from rooffloor.validate.hypotheses.result import Result
 from rooffloor.validate.transfer.check import Check
 from rooffloor.validate.transfer.verdict import VERDICTS
@@ -67,18 +70,31 @@ def simulated(model: str, gpus: tuple[str, ...], rng: np.random.Generator, shape
     return frame.assign(stack="vLLM")
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+SHORTER = {
+    "rf.fit(study, seed=1)": "rf.fit(study, seed=1, primary_only=True)",
+    "refits=False": 'refits=False, structures=[FloorStructure("gpu")]',
+}
+"""One treatment of the constants in place of four, one structure in place of twelve; a cut of fewer draws beside."""
+
+
+@pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.calibration)])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program leaves in its variables, and the folder in which it ran."""
+    typed = PROGRAM
+    for long, short in SHORTER.items() if request.param == "short" else ():
+        assert typed.count(long) == 1
+        typed = typed.replace(long, short)
     folder, rng = tmp_path_factory.mktemp("program"), np.random.default_rng(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        if request.param == "short":
+            patch.setattr(measured, "cut", partial(measured.cut, outer=20))
         pd.concat([simulated(m, GPUS, rng) for m in (ANCHOR, FAMILY)]).to_csv("cells.csv", index=False)
         Path("config.json").write_text(json.dumps(CONFIG))
         mine = simulated("mine", ("H100",), rng, rf.load_model("config.json"))
         mine[["batch", "context", "step_ms"]].to_csv("mine.csv", index=False)
-        found: dict[str, Any] = {"folder": folder}
-        exec(PROGRAM, found)
+        found: dict[str, Any] = {"folder": folder, "FloorStructure": FloorStructure}
+        exec(typed, found)
     return found
 
 
