@@ -107,7 +107,7 @@ def test_small_run_resumes(tmp_path: Path) -> None:
     rows = [(m, g, b, 2048) for m in ("Llama-3.1-8B", "Llama-3.2-1B") for g in ("H100", "H200") for b in (1, 4, 16)]
     cells = Cells.from_columns(*zip(*rows, strict=True))
     options: dict[str, Any] = {"structure": FloorStructure("gpu"), "seed": 3, "cells": cells, "folder": tmp_path}
-    options |= {"draws": 200, "tune": 200, "gate": Gate(rhat=1.1, ess=50)}
+    options |= {"draws": 100, "tune": 200, "gate": Gate(rhat=1.2, ess=25)}
     found = sbc.sbc(datasets=4, **options)
     assert found.table["data_set"].tolist() == [0, 1, 2, 3]
     assert set(found.quantities) == {

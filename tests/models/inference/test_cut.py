@@ -11,6 +11,8 @@ from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 
+ENOUGH = gate.Gate(rhat=1.03, ess=100)
+"""Of the nested fits: the error of ten of their means is that of the upstream draws."""
 UPSTREAM, DOWNSTREAM = np.array([1.0, 1.6, 1.3]), np.array([5.0, 5.5])
 
 
@@ -88,16 +90,22 @@ def roofline() -> tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled]:
     return models, upstream, sampling.compile_model(models.downstream)
 
 
+@pytest.fixture(scope="module")
+def found(roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled]) -> cut.CutFit:
+    models, upstream, downstream = roofline
+    return cut.cut(upstream, downstream, models.data_of, seed=2, outer=40, inner=20)
+
+
 def test_cut_agrees_with_brute_force_nested_sampling(
-    roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled],
+    roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled], found: cut.CutFit
 ) -> None:
     models, upstream, downstream = roofline
-    found = cut.cut(upstream, downstream, models.data_of, seed=2, outer=40, inner=20)
     assert found.posterior.sizes["draw"] == 20 * (40 - len(found.failed))
     nested = []
-    for k in np.random.default_rng(0).choice(1000, 12, replace=False):
+    for k in np.random.default_rng(0).choice(1000, 10, replace=False):
         draw = {n: upstream[n].values.reshape(1000, *upstream[n].shape[2:])[k] for n in map(str, upstream)}
-        nested.append(sampling.fit_gated(downstream, models.data_of(draw), seed=int(k)).posterior)
+        fit = sampling.fit_gated(downstream, models.data_of(draw), seed=int(k), draws=500, tune=500, gate=ENOUGH)
+        nested.append(fit.posterior)
     for name in ("floor_ms", "noise_relative", "floor_sd_gpu_ms"):
         means = np.array([p[name].mean(("chain", "draw")).values for p in nested])
         error = np.hypot(means.std(axis=0, ddof=1) / np.sqrt(len(means)), mcse(found, name))
@@ -110,18 +118,17 @@ def test_cut_agrees_with_brute_force_nested_sampling(
 
 
 def test_upstream_knows_nothing_of_the_rest(
-    roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled],
+    roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled], found: cut.CutFit
 ) -> None:
-    models, upstream, downstream = roofline
+    models, upstream, _ = roofline
     assert models.upstream["step_ms"].shape.eval().tolist() == [12]  # the anchor's cells alone
     assert models.downstream["step_ms"].shape.eval().tolist() == [18]
     assert "Llama-3.1-8B" not in " ".join(models.downstream.coords["pair"])
-    found = cut.cut(upstream, downstream, models.data_of, seed=3, outer=20, inner=5)
     posterior = found.posterior
-    good = np.setdiff1d(np.arange(20), found.failed)
-    thinned = sampling.thin(upstream["eta_bw"].values, 20)[good]
-    np.testing.assert_array_equal(posterior["eta_bw"].values[0], np.repeat(thinned, 5))
-    np.testing.assert_array_equal(posterior["upstream"].values, np.repeat(good, 5))
+    good = np.setdiff1d(np.arange(40), found.failed)
+    thinned = sampling.thin(upstream["eta_bw"].values, 40)[good]
+    np.testing.assert_array_equal(posterior["eta_bw"].values[0], np.repeat(thinned, 20))
+    np.testing.assert_array_equal(posterior["upstream"].values, np.repeat(good, 20))
     for gpu in ("H100", "A100-40GB"):
         anchor = posterior["floor_ms"].sel(model="Llama-3.1-8B", gpu=gpu).values
         np.testing.assert_allclose(anchor, posterior["anchor_floor_ms"].sel(anchor_gpu=gpu).values)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import integrate
 from scipy.stats import norm
 
 from rooffloor.models.floor.structures import FloorStructure, overlap_ms
@@ -16,24 +15,18 @@ NOISE = (float(np.log(0.04)), 0.6)
 def moments(structure: FloorStructure, y: np.ndarray, prior: tuple[float, float], q: float, known: float) -> tuple:
     """Mean and sd of the floor and log evidence by direct integration over (floor, log noise)."""
 
-    def density(s: float, x: float) -> float:
-        floor = np.exp(x) if structure.positive else x
-        step = np.asarray(structure.step_ms(GPU_MS, floor, q))
-        sd = np.sqrt((np.exp(s) * step) ** 2 + known**2)
-        return float(np.exp(norm.logpdf(y, step, sd).sum() + norm.logpdf(x, *prior) + norm.logpdf(s, *NOISE)))
+    def points(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and weights of Gauss and Legendre between two ends."""
+        node, weight = np.polynomial.legendre.leggauss(240)
+        return low + (high - low) * (node + 1.0) / 2.0, weight * (high - low) / 2.0
 
-    low, high = (np.log(0.5), np.log(9.0)) if structure.positive else (1.0, 5.0)
-    value = [
-        integrate.dblquad(
-            lambda s, x, k=k: (np.exp(x) if structure.positive else x) ** k * density(s, x),
-            low,
-            high,
-            NOISE[0] - 3.2 * NOISE[1],
-            NOISE[0] + 3.2 * NOISE[1],
-            epsrel=1e-4,
-        )[0]
-        for k in range(3)
-    ]
+    x, x_weight = points(*((np.log(0.5), np.log(9.0)) if structure.positive else (1.0, 5.0)))
+    s, s_weight = points(NOISE[0] - 3.2 * NOISE[1], NOISE[0] + 3.2 * NOISE[1])
+    floor = np.exp(x) if structure.positive else x
+    step = np.asarray(structure.step_ms(GPU_MS, floor[:, None], q))[:, None]
+    sd = np.sqrt((np.exp(s)[:, None] * step) ** 2 + known**2)
+    density = np.exp(norm.logpdf(y, step, sd).sum(-1) + norm.logpdf(x, *prior)[:, None] + norm.logpdf(s, *NOISE))
+    value = [float((floor**k * x_weight) @ density @ s_weight) for k in range(3)]
     mean = value[1] / value[0]
     return mean, np.sqrt(value[2] / value[0] - mean**2), np.log(value[0])
 

@@ -5,14 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from simulated import ANCHOR, GPUS, GRID, SIBLING
+from three_by_three import CLASSES, FLOORS, branch_ms, grid
 
 from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference import quadrature as quadrature_module
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
-from rooffloor.models.inference.quadrature import PER_MODEL, quadrature
+from rooffloor.models.inference.quadrature import quadrature
+from rooffloor.models.inference.sampling import Compiled, fit_gated
+from rooffloor.models.inference.step_model import build_model
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
-from rooffloor.models.specs.classes import default_class
+
+pytestmark = pytest.mark.xdist_group("compiled")
 
 ROWS = [(m, g, b, c) for m in (ANCHOR, SIBLING) for g in GPUS for b, c in GRID]
 
@@ -36,22 +41,22 @@ def studies(cells: Cells, T: np.ndarray, n: int, seed: int) -> tuple[np.ndarray,
     return (T + floors[:, code]) * (1 + noise * rng.standard_normal((n, len(cells)))), floors
 
 
-def test_it_agrees_with_nuts(cells: Cells, T: np.ndarray):
-    from rooffloor.models.inference.sampling import compile_model, fit_gated
-    from rooffloor.models.inference.step_model import build_model
-
-    y, _ = studies(cells, T, 3, 1)
-    classes = {m: default_class(m) for m in cells.models}
-    compiled = compile_model(build_model(replace(cells, step_ms=y[0]), None, classes, PER_MODEL, "fixed", gpu_ms=T))
-    found = quadrature(cells, T, y, np.random.default_rng(0), draws=2000, points=4096)
+def test_it_agrees_with_nuts(compiled: Compiled) -> None:
+    cells = grid(contexts=(512, 1024, 2048, 4096, 8192))
+    T, rng = branch_ms(cells) + 4.0, np.random.default_rng(1)
+    step = T + FLOORS[cells.gpu_code, cells.model_code]
+    y = step * (1 + np.array([[0.02], [0.06]]) * rng.standard_normal((2, len(cells))))
+    model = build_model(replace(cells, step_ms=y[0]), None, CLASSES, FloorStructure(), "fixed", gpu_ms=T)
+    data = {v.name: v.get_value() for v in model.data_vars}
+    options = {"classes": CLASSES, "structure": FloorStructure(), "draws": 2000, "points": 8192}
+    found = quadrature(cells, T, y, np.random.default_rng(0), **options)
     for n in range(len(y)):
-        fit = fit_gated(compiled, {"measured_ms": y[n], "gpu_ms": T}, seed=n, refuse=False, cores=1, chains=4)
-        posterior = fit.posterior
-        floors = [posterior["floor_ms"].sel(gpu=g, model=m).to_numpy().ravel() for g, m in found.pairs]
+        posterior = fit_gated(compiled, data | {"measured_ms": y[n]}, seed=n, refuse=False, cores=1).posterior
+        floors = [posterior["floor_ms"].sel({"gpu": g, "class": k}).to_numpy().ravel() for g, k in found.pairs]
         sampled = np.stack(
             [
                 *floors,
-                *np.log(posterior["noise_relative"].to_numpy().reshape(-1, 2)).T,
+                *np.log(posterior["noise_relative"].to_numpy().reshape(-1, 3)).T,
                 np.log(posterior["noise_ms"].to_numpy().ravel()),
             ]
         )
@@ -60,9 +65,10 @@ def test_it_agrees_with_nuts(cells: Cells, T: np.ndarray):
         assert weighed.std(1) / sampled.std(1) == pytest.approx(1, abs=0.15)
 
 
-def test_intervals_of_floors_cover_in_studies_from_the_prior(cells: Cells, T: np.ndarray):
-    """Truths from the prior: 90 % intervals of floors and noises cover 90 %."""
-    rng, n, p = np.random.default_rng(7), 300, DEFAULT_PRIORS
+@pytest.mark.parametrize(("n", "ess"), [(120, 50), pytest.param(300, 0, marks=pytest.mark.calibration)])
+def test_intervals_of_floors_cover_in_studies_from_the_prior(cells: Cells, T: np.ndarray, n: int, ess: int):
+    """Truths from the prior: 90 % intervals of floors and noises cover 90 %; in few studies, of those to be used."""
+    rng, p = np.random.default_rng(7), DEFAULT_PRIORS
     scale = np.abs(rng.standard_t(3, (n, 3))) * (p.floor_sd_gpu_ms, p.floor_sd_group_ms, p.floor_sd_pair_ms)
     code = np.array([(g, m) for m in range(2) for g in range(3)])
     floors = (
@@ -78,7 +84,10 @@ def test_intervals_of_floors_cover_in_studies_from_the_prior(cells: Cells, T: np
     y = mean + np.hypot(absolute, relative[:, cells.model_code] * mean) * rng.standard_normal(mean.shape)
     good = (y > 0).all(1)  # chosen by the data alone
     found = quadrature(cells, T, y[good], rng, draws=300)
+    use = found.ess >= ess
+    assert use.mean() > 0.85
     for draws, truth in ((found.floor_ms, floors[good]), (found.noise_relative, relative[good])):
+        draws, truth = draws[use], truth[use]
         low, high = np.quantile(draws, [0.05, 0.95], axis=1)
         covered = ((low <= truth) & (truth <= high)).mean()
         assert 0.84 < covered < 0.96
@@ -107,11 +116,12 @@ def test_classes_share_a_floor(cells: Cells, T: np.ndarray):
     assert "2 data sets" in repr(found)
 
 
-def test_a_chunk_of_studies_is_judged_as_each_alone(cells: Cells, T: np.ndarray):
-    y, _ = studies(cells, T, 45, 6)  # more than one chunk
+def test_a_chunk_of_studies_is_judged_as_each_alone(cells: Cells, T: np.ndarray, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(quadrature_module, "CHUNK", 4)
+    y, _ = studies(cells, T, 6, 6)  # more than one chunk
     together = quadrature(cells, T, y, np.random.default_rng(0), draws=1500, points=4096)
-    alone = quadrature(cells, T, y[[44]], np.random.default_rng(1), draws=1500, points=4096)
-    gap = together.floor_ms[44].mean(0) - alone.floor_ms[0].mean(0)
+    alone = quadrature(cells, T, y[[5]], np.random.default_rng(1), draws=1500, points=4096)
+    gap = together.floor_ms[5].mean(0) - alone.floor_ms[0].mean(0)
     assert gap / alone.floor_ms[0].std(0) == pytest.approx(0, abs=0.2)
 
 

@@ -1,63 +1,23 @@
 """The Bayesian model: its density is the stated one, and it finds what was put into simulated data."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
 from scipy import stats
+from three_by_three import CLASSES, FLOORS, branch_ms, grid, measured, simulated
 
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, SHARED_BY, FloorStructure
-from rooffloor.models.inference import sampling, step_distribution, step_model
+from rooffloor.models.inference import gate, sampling, step_distribution, step_model
 from rooffloor.models.inference.prior_density import sample_prior
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 
-GPUS, CLASSES = ("A", "B", "C"), {"m": "small", "n": "large", "o": "moe"}
-
-
-def grid(models: tuple[str, ...] = ("m", "n", "o"), without: tuple[tuple[str, str], ...] = ()) -> Cells:
-    """Cells of every model and SKU, 6 per pair, without steps; pairs in `without` are left out."""
-    cells = [
-        (m, g, b, c) for m in models for g in GPUS for b in (1, 8) for c in (512, 2048, 8192) if (m, g) not in without
-    ]
-    model, gpu, batch, context = zip(*cells, strict=True)
-    return Cells.from_columns(model, gpu, batch, context)
-
-
-def branch_ms(cells: Cells) -> np.ndarray:
-    """Some T_gpu [cell] that differs by model and SKU and grows with batch and context."""
-    weights = 2.0 + 3.0 * cells.model_code + 1.5 * cells.gpu_code
-    return weights + cells.batch * cells.context * 6e-5 * (1 + cells.gpu_code)
-
-
-def measured(cells: Cells, step_ms: np.ndarray, rng: np.random.Generator, relative: float = 0.03) -> Cells:
-    """The cells with noisy steps."""
-    y = step_ms + rng.standard_normal(len(cells)) * np.hypot(0.1, relative * step_ms)
-    return Cells.from_columns(list(cells.model), list(cells.gpu), cells.batch, cells.context, y)
-
-
-FLOORS = np.array([[1.0, 2.5, 6.0], [3.0, 3.5, 8.5], [-4.0, -2.0, 1.0]])
-"""True floors [gpu, class], ms; the negative ones take steps of model m on C to about 1 ms."""
-
-
-@pytest.fixture(scope="module")
-def compiled() -> sampling.Compiled:
-    cells = grid()
-    data = measured(cells, branch_ms(cells), np.random.default_rng(0))
-    model = step_model.build_model(data, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
-    return sampling.compile_model(model)
-
-
-def simulated(seed: int) -> dict[str, np.ndarray]:
-    cells = grid()
-    step = branch_ms(cells) + FLOORS[cells.gpu_code, cells.model_code]
-    data = measured(cells, step, np.random.default_rng(seed))
-    assert data.step_ms is not None
-    return {"measured_ms": data.step_ms, "gpu_ms": branch_ms(cells)}
+pytestmark = pytest.mark.xdist_group("compiled")
 
 
 def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, int], sd: float) -> np.ndarray:
@@ -89,16 +49,13 @@ def test_density_is_that_of_the_plain_hierarchy(
     point = {k: rng.normal(0.0, 0.5, np.shape(v)) for k, v in model.initial_point().items()}
     scales = tuple(f"floor_sd_{k}{unit}" for k in ("gpu", "class", "pair"))
     flats = [n for n in ("z_floor", "z_unmeasured") if n in point]
-    (floors,) = model.replace_rvs_by_values([model["floor_ms"]])
-    floor = model.compile_fn(floors, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
-    logp = model.compile_logp(mode="FAST_COMPILE")(point)
-    sds = [float(np.exp(point[f"{n}_log__"])) for n in scales]
-    noise = model.replace_rvs_by_values([model["noise_level"], model["noise_own"]])
+    outputs = model.replace_rvs_by_values([model[n] for n in ("floor_ms", "noise_level", "noise_own")])
     inputs = {"inputs": model.value_vars, "on_unused_input": "ignore", "mode": "FAST_COMPILE"}
-    level, own = model.compile_fn(noise, **inputs)(point)
+    read = model.compile_fn([*outputs, model.logp()], **inputs)
+    grid_ms, level, own, logp = read(point)
+    sds = [float(np.exp(point[f"{n}_log__"])) for n in scales]
     spread = np.exp(point["noise_spread_log__"])
     relative, absolute = np.exp(level + spread * own)[data.model_code], float(np.exp(point["noise_ms_log__"]))
-    grid_ms = floor(point)
 
     def coordinate(ms: np.ndarray) -> np.ndarray:
         return np.log(ms) if structure.positive else ms
@@ -110,7 +67,7 @@ def test_density_is_that_of_the_plain_hierarchy(
         for sign in (1.0, -1.0):
             there = {k: v.copy() for k, v in point.items()}
             there[name][i] += sign
-            ends.append(coordinate(floor(there)).ravel())
+            ends.append(coordinate(read(there)[0]).ravel())
         moved.append((ends[0] - ends[1]) / 2)
     columns = np.array(moved)
     columns = columns[:, np.abs(columns).sum(axis=0) > 1e-12]
@@ -143,8 +100,7 @@ def test_density_is_that_of_the_plain_hierarchy(
         assert {g: anchor[gpus.index(g)] for g in known.floor_ms} == pytest.approx(dict(known.floor_ms))
 
 
-def test_floors_and_noise_are_recovered(compiled: sampling.Compiled) -> None:
-    fit = sampling.fit_gated(compiled, simulated(1), seed=1)
+def test_floors_and_noise_are_recovered(fit: sampling.Fit) -> None:
     assert fit.passed
     floor = fit.posterior["floor_ms"]
     assert floor.dims == ("chain", "draw", "gpu", "class")
@@ -155,9 +111,17 @@ def test_floors_and_noise_are_recovered(compiled: sampling.Compiled) -> None:
     assert float(fit.posterior["noise_relative"].mean()) == pytest.approx(0.03, abs=0.015)
 
 
-def test_coverage_of_floors_and_noise(compiled: sampling.Compiled) -> None:
-    seeds = range(100, 124)
-    fits = sampling.fit_many(compiled, [simulated(s) for s in seeds], seeds, draws=500, tune=300, keep=500)
+@pytest.mark.parametrize(
+    ("sets", "options"),
+    [
+        (10, {"draws": 300, "tune": 300, "chains": 2, "gate": gate.Gate(rhat=1.05, ess=100)}),
+        pytest.param(24, {"draws": 500, "tune": 300}, marks=pytest.mark.calibration),
+    ],
+    ids=["short", "full"],
+)
+def test_coverage_of_floors_and_noise(compiled: sampling.Compiled, sets: int, options: dict[str, Any]) -> None:
+    seeds = range(100, 100 + sets)
+    fits = sampling.fit_many(compiled, [simulated(s) for s in seeds], seeds, keep=500, **options)
     assert all(fit.passed for fit in fits)
     inside, n = 0, 0
     for fit in fits:
@@ -166,6 +130,8 @@ def test_coverage_of_floors_and_noise(compiled: sampling.Compiled) -> None:
         n += FLOORS.size
     low, high = stats.binom.interval(0.999, n, 0.9)
     assert low <= inside <= high
+    away = np.array([(f.draws["floor_ms"].mean(0) - FLOORS) / f.draws["floor_ms"].std(0) for f in fits])
+    assert np.sqrt((away**2).mean()) == pytest.approx(1.0, abs=3.3 / np.sqrt(2 * n))  # an sd off by 1.4 is seen
     low, high = np.array([np.quantile(f.draws["noise_relative"], [0.05, 0.95], axis=0) for f in fits]).swapaxes(0, 1)
     assert ((low < 0.03) & (high > 0.03)).sum() >= stats.binom.ppf(0.001, low.size, 0.9)
 
@@ -246,15 +212,10 @@ def test_numpy_and_pytensor_agree_on_the_likelihood(
     work, structure = stack_work(cells), FloorStructure(shared_by, combine)
     model = step_model.build_model(cells, work, REAL, structure, constants, likelihood="student")
     point = {k: rng.normal(0.0, 0.3, np.shape(v)) for k, v in model.initial_point().items()}
-    observed = model["step_ms"]
-    expected = model.compile_logp(vars=[observed], sum=False, mode="FAST_COMPILE")(point)[0]
     names = [v.name for v in (*model.free_RVs, *model.deterministics) if not v.name.startswith("z_")]
-    values = model.compile_fn(
-        model.replace_rvs_by_values([model[n] for n in names]),
-        inputs=model.value_vars,
-        on_unused_input="ignore",
-        mode="FAST_COMPILE",
-    )(point)
+    outputs = [*model.replace_rvs_by_values([model[n] for n in names]), *model.logp(vars=[model["step_ms"]], sum=False)]
+    inputs = {"inputs": model.value_vars, "on_unused_input": "ignore", "mode": "FAST_COMPILE"}
+    *values, expected = model.compile_fn(outputs, **inputs)(point)
     dims = {n: tuple(model.named_vars_to_dims.get(n) or ()) for n in names}
     posterior = xr.Dataset(
         {n: (("chain", "draw", *dims[n]), np.asarray(v)[None, None]) for n, v in zip(names, values, strict=True)},

@@ -12,7 +12,7 @@ from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.common.files import json_dumps
-from rooffloor.validate.comparison import answer, comparison, findings, ranking
+from rooffloor.validate.comparison import answer, comparison, findings, ranking, worker
 from rooffloor.validate.comparison.worker import baseline_log_score, folds
 from rooffloor.validate.measurements.given_specs import config_files
 from rooffloor.validate.study.study import Study
@@ -113,7 +113,8 @@ def test_words_follow_the_numbers() -> None:
     assert said.startswith(f"the data support {study}, the simplest within reach of the best, best (1.0 elpd ahead")
 
 
-def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:
+def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "FIT", {"draws": 500, "tune": 500, "chains": 4})
     cells = cells_of(models=("Llama-3.1-8B", "Llama-3.2-1B"))
     frame = "model,gpu,batch,context,step_ms,origin\n" + "".join(
         f"{m},{g},{b:.0f},{c:.0f},{y:.4f},simulated\n"
@@ -122,7 +123,8 @@ def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:
     (tmp_path / "cells.csv").write_text(frame)
     study = Study.from_data(tmp_path / "cells.csv")
     structures = (FloorStructure("none"), FloorStructure("gpu", "added"))
-    found = comparison.compare_floors(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
+    options = {"structures": structures, "refits": False, "seed": 2, "folder": tmp_path / "kept", "jobs": 1}
+    found = comparison.compare_floors(study, **options)
     assert found.chosen == str(comparison.STUDY)
     assert found.label == "simulated"
     first = found.structures[0]
@@ -135,7 +137,7 @@ def test_the_study_s_structure_wins_where_it_is_true(tmp_path: Path) -> None:
     assert found.text.startswith(f"the data support {found.chosen}")
     ax = found.plot()
     assert found.chosen in ax.get_yticklabels()[0].get_text()
-    again = comparison.compare_floors(study, structures=structures, refits=False, seed=2, folder=tmp_path / "kept")
+    again = comparison.compare_floors(study, **options)
     assert json_dumps(again.data) == json_dumps(found.data)
 
 
