@@ -1,11 +1,13 @@
 """From a study to draws: the committed cache, the parts of T_gpu, and a simulated measured study end to end."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from rooffloor.models.inference.cut import cut
 from rooffloor.models.roof.kernels import KERNELS, stack_work
 from rooffloor.models.roof.roofline import Efficiency, combine, gpu_ms, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -13,7 +15,7 @@ from rooffloor.validate.common import resources
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED
 from rooffloor.validate.fitting import evidence as fitting
-from rooffloor.validate.fitting import imputed
+from rooffloor.validate.fitting import imputed, measured
 from rooffloor.validate.fitting.parts import parts_of
 from rooffloor.validate.published.imputation import reconstruction
 from rooffloor.validate.study.study import Study
@@ -92,7 +94,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_cut_recovers_planted_floors(simulated: Path) -> None:
+def test_a_cut_recovers_planted_floors(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "cut", partial(cut, outer=40))
     evidence = fitting.fit(Study.from_data(simulated), primary_only=True)
     draws = evidence.draws
     assert draws.label == MEASURED
