@@ -47,10 +47,10 @@ test: $(DEV_READY)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy -p rooffloor
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 calibration: $(DEV_READY)
-	$(BIN)/python -m pytest -m calibration -n auto --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -m calibration -n auto --dist loadfile $(ARGS)
 
 docs: $(DOCS_READY)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir site/.doctrees docs site $(ARGS)

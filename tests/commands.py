@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     given: dict[str, Any] = {"cwd": cwd, "env": dict(os.environ) if env is None else env}
-    given["env"].pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "ARGS"):  # of a make that runs these tests
+        given["env"].pop(name, None)
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, **given)
 
 

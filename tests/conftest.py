@@ -2,6 +2,7 @@
 
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,12 @@ def shared() -> Path:
     return folder
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file go to one worker, so that its fixtures are made once; unless a test has a group of its own."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open() -> Iterator[None]:
+    """A figure that a fixture or a test leaves open is no other test's concern."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 # ---- the package as it is installed; what asks for it is of the group "installed" -------------------------------

@@ -18,9 +18,6 @@ from commands import ROOT, run, run_well
 
 from rooffloor import __version__
 
-pytestmark = pytest.mark.xdist_group("installed")
-
-
 # What is built -------------------------------------------------------------------------------------
 
 BESIDE_STRANGERS = """
@@ -105,14 +102,6 @@ def test_package_data_come_from_the_wheel(bins, foreign_folder):
     code = "from rooffloor.validate.common import resources; print(resources.path('transfer-study'))"
     printed = run_well(bins["archive"] / "python", "-P", "-c", code, cwd=foreign_folder)
     assert Path(printed.strip()).is_relative_to(bins["archive"].parent)
-
-
-def test_the_main_job_runs_installed_and_writes_only_here(main_job):
-    written = {file.name for file in main_job.report.iterdir()}
-    assert {"report.html", "report.md", "report.json", "run.json", "posterior.nc", "posterior.npz"} <= written
-    assert "reports/transfer-study" in main_job.printed
-    assert main_job.into_the_package == set()
-    assert {file.name for file in main_job.home.iterdir()} == {"models", "validate", "reports"}
 
 
 # The pinned set ------------------------------------------------------------------------------------
@@ -201,7 +190,7 @@ def make(target: str, folder: Path) -> tuple[int, list[str]]:
     return done.returncode, [re.sub(r"pip .* (\S+)$", r"pip \1", line) for line in told]
 
 
-CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy -p rooffloor", "-m pytest -n auto --dist loadgroup"]
+CHECKS = ["-m ruff check .", "-m ruff format --check .", "-m mypy -p rooffloor", "-m pytest -n auto --dist loadfile"]
 
 
 def test_make_report_installs_once(checkout):

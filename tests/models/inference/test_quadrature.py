@@ -17,8 +17,6 @@ from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 
-pytestmark = pytest.mark.xdist_group("compiled")
-
 ROWS = [(m, g, b, c) for m in (ANCHOR, SIBLING) for g in GPUS for b, c in GRID]
 
 

@@ -14,8 +14,6 @@ from three_by_three import CLASSES, branch_ms, grid, measured, simulated
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference import gate, sampling, step_model
 
-pytestmark = pytest.mark.xdist_group("compiled")
-
 
 def test_datatree_has_groups_dims_and_coords(fit: sampling.Fit) -> None:
     tree = fit.datatree

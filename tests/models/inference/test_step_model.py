@@ -17,8 +17,6 @@ from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 
-pytestmark = pytest.mark.xdist_group("compiled")
-
 
 def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, int], sd: float) -> np.ndarray:
     """Covariance of the floors (or their logarithms), row by row, from the effects as they are written down."""

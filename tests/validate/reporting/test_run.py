@@ -21,7 +21,7 @@ from rooffloor.validate.reporting import run as report
 from rooffloor.validate.reporting import tables as sections
 from rooffloor.validate.study.study import Study
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("installed")]
+pytestmark = pytest.mark.timeout(900)
 SCHEMA = json.loads((Path(report.__file__).parent / "schemas" / "report.schema.json").read_text())
 
 
@@ -173,3 +173,11 @@ def test_published_offsets_are_those_of_the_study(again: Again) -> None:
         values = offsets["Llama-3.1-8B", gpu]
         assert (values >= low - 1e-4).all()
         assert (values <= high + 1e-4).all()
+
+
+def test_the_main_job_runs_installed_and_writes_only_here(main_job: MainJob) -> None:
+    written = {file.name for file in main_job.report.iterdir()}
+    assert {"report.html", "report.md", "report.json", "run.json", "posterior.nc", "posterior.npz"} <= written
+    assert "reports/transfer-study" in main_job.printed
+    assert main_job.into_the_package == set()
+    assert {file.name for file in main_job.home.iterdir()} == {"models", "validate", "reports"}
