@@ -321,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python benchmarks/sbc.py")
     parser.add_argument("--datasets", type=int, default=300, metavar="N", help="simulated data sets (default: 300)")
     parser.add_argument("--seed", type=int, default=2026, metavar="N")
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="fits at a time (default: 2)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep finished work there: an interrupted run resumes")
     parser.add_argument("--out", type=Path, metavar="FILE", help="one row per data set, as CSV")
     given = parser.parse_args(arguments)

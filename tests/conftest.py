@@ -26,7 +26,7 @@ def _no_figure_stays_open() -> Iterator[None]:
         sys.modules["matplotlib.pyplot"].close("all")
 
 
-# ---- the package as it is installed; what asks for it is of the group "installed" -------------------------------
+# ---- the package as it is installed: test_run.py has the whole report of it, test_packaging.py the rest ------------
 
 
 @pytest.fixture(scope="session")
