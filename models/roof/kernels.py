@@ -251,8 +251,10 @@ def decode_work(
     -----
     With M = batch tokens and 2 bytes a value:
 
-    - *Matrix product*: 2 M weights FLOPs; bytes = weights + biases. Routed experts: FLOPs of top_k experts a
-      token, bytes of the experts streamed. Rows per tile: M.
+    - *Matrix product*: 2 M weights FLOPs; bytes = weights + biases. Rows per tile: M. Routed experts: FLOPs of
+      top_k experts a token, bytes of the experts streamed. Each of these is a product of its own, so that rows per
+      tile are those of one of them, M top_k / streamed on average: M of `active` ones, which all tokens share;
+      max(1, M top_k / E) of `balanced` ones.
     - *Attention* over L cached tokens (at most the sliding window, in the layers that have one): 4 M L heads
       head_dim FLOPs a layer; bytes = M L times the cache bytes of a token. Rows per tile: the query heads
       that share a KV head, as in flash decoding (with M rows a batch of 1 would make grouped attention
@@ -292,6 +294,8 @@ def decode_work(
         flops[kernel] = 2.0 * tokens * weights * (shapes.top_k if routed else 1)
         floor[kernel] = copies * (weights * BYTES_PER_VALUE)
         traffic[kernel] = floor[kernel] + copies * (small.get(kernel, 0) * BYTES_PER_VALUE)
+        if routed and experts != "active":
+            occupancy[kernel] = _occupancy(tokens * shapes.top_k / streamed)
     traffic["norms"] = one * (small["norms"] * BYTES_PER_VALUE)
     traffic["embedding"] = tokens * (hidden * (2 if shapes.learned_positions else 1) * BYTES_PER_VALUE)
     traffic["kv_write"] = tokens * shapes.kv_bytes_per_token
@@ -374,7 +378,7 @@ def _stack(columns: Mapping[str, Floats]) -> Floats:
 
 
 def _occupancy(rows: Floats) -> Floats:
-    """Rows over the rows of the tiles that hold them, M / (64 ceil(M / 64))."""
+    """Rows (of several products: their mean) over the rows of the tiles that hold them, M / (64 ceil(M / 64))."""
     return rows / (_TILE_ROWS * np.ceil(rows / _TILE_ROWS))
 
 

@@ -82,6 +82,44 @@ def test_experts_streamed(experts, expected):
     np.testing.assert_array_equal(kernel(work, "bytes", "shared_down"), 24 * 2 * 2048 * 5632)
 
 
+@pytest.mark.parametrize(
+    ("experts", "batch", "rows"),
+    [
+        ("active", 1, 1),
+        ("active", 100, 100),  # all tokens share the same experts
+        ("distinct", 16, 16 * 4 / (60 * (1 - (14 / 15) ** 16))),
+        ("distinct", 960, 64),
+        ("balanced", 8, 1),  # 32 experts of one row
+        ("balanced", 15, 1),
+        ("balanced", 30, 2),
+        ("balanced", 960, 64),
+        ("balanced", 1920, 128),
+        ("balanced", 990, 66),  # two tiles of 64
+    ],
+)
+def test_tiles_of_routed_experts_hold_the_rows_of_one_expert(experts, batch, rows):
+    work = decode_work("Qwen1.5-MoE-A2.7B", batch, 512, gpu="H100", experts=experts)
+    expected = rows / (64 * np.ceil(rows / 64 - 1e-12))
+    for name in ("gate_up", "down"):
+        assert kernel(work, "occupancy", name) == pytest.approx(expected, rel=1e-12)
+    for name in ("qkv", "shared_gate_up", "shared_down", "router", "lm_head"):
+        assert kernel(work, "occupancy", name) == batch / (64 * np.ceil(batch / 64))
+
+
+def test_compute_time_of_routed_experts_by_hand():
+    # H100, batch 30, balanced: 60 experts of 2 rows, each in a tile of 64: as long as 60 x 64 rows would take
+    work = decode_work("Qwen1.5-MoE-A2.7B", 30, 512, gpu="H100", experts="balanced")
+    one = 24 * 2 * 2048 * 1408  # weights of gate and up of one expert in every layer
+    seconds = kernel(work, "flops", "gate_up") / kernel(work, "occupancy", "gate_up") / 989e12
+    assert seconds == pytest.approx(2 * 60 * 64 * one / 989e12, rel=1e-12)
+
+
+def test_active_experts_are_tiled_to_the_bit_as_the_dense_kernels_are():
+    batches = np.array([1.0, 3.0, 7.3, 16.0, 65.0, 1000.1])
+    work = decode_work("Qwen1.5-MoE-A2.7B", batches, 512, gpu="H100")
+    np.testing.assert_array_equal(kernel(work, "occupancy", "gate_up"), kernel(work, "occupancy", "qkv"))
+
+
 def test_dispatch_is_near_the_published_0_004_ms():
     work = decode_work("Qwen1.5-MoE-A2.7B", 4, 512, gpu="H100")
     router, dispatch = kernel(work, "bytes", "router"), kernel(work, "bytes", "dispatch")
