@@ -104,3 +104,12 @@ def simulate(
         unit=unit,
         weight=mass / mass.sum(),
     )
+
+
+def other_order(draws: Draws) -> Draws:
+    """The same imputed draws, the cells of each pair the other way round in every second one: nothing may change."""
+    columns = np.tile(np.arange(len(draws.cells)), (len(draws.weight), 1))
+    for _, _, mask in draws.pairs():
+        own = np.flatnonzero(mask)
+        columns[1::2, own] = own[::-1]
+    return draws.gathered(np.ones(len(draws.cells), dtype=bool), columns)

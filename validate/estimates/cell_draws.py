@@ -122,6 +122,14 @@ class Draws:
         """The same draws for some of the cells (a mask over cells); floors of classes stay."""
         return replace(self, cells=self.cells.where(keep), **self._by_cell(lambda values: values[:, keep]))
 
+    def gathered(self, keep: NDArray[np.bool_], columns: NDArray[np.int64]) -> "Draws":
+        """The same draws for other columns in each draw, (draw, cell), whose models and GPUs are those of `keep`."""
+
+        def some(values: Array) -> Array:
+            return np.take_along_axis(np.broadcast_to(values, (len(columns), values.shape[-1])), columns, axis=1)
+
+        return replace(self, cells=self.cells.where(keep), **self._by_cell(some))
+
     def rows(self, keep: NDArray[Any]) -> "Draws":
         """Some of the draws (a mask over draws, or their numbers), with weights that sum to 1.
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooffloor.validate.estimates.cell_draws import Draws
+from rooffloor.validate.estimates.grid_axes import Columns, GridAxes, Point
 
 type Array = NDArray[np.float64]
 
@@ -17,38 +18,42 @@ def breakdown(draws: Draws) -> list[dict[str, Any]]:
 
     Leftover is the step minus T_gpu minus the pair's own floor, mean over the cells of the group.
     """
-    pairs = list(draws.pairs())
+    pairs, axes = list(draws.pairs()), GridAxes.of(draws)
     own = draws.classes[draws.anchor]
     pairs.sort(key=lambda p: (draws.classes[p[0]] == own, p[0] == draws.anchor))
-    return [_row(draws, m, g, name, cells) for m, g, mask in pairs for name, cells in groups(draws, mask)]
+    return [_row(draws, axes, m, g, *group) for m, g, mask in pairs for group in groups(axes, mask)]
 
 
-def groups(draws: Draws, mask: NDArray[np.bool_]) -> list[tuple[str, NDArray[np.int64]]]:
-    """Named groups of the cells of a pair: all, and the two corners that every grid has."""
-    cells = np.flatnonzero(mask)
-    order = np.lexsort((draws.context[0, cells], draws.batch[0, cells]))
-    first, last = cells[order[:1]], cells[order[-1:]]
-    named = [("all cells", cells)]
-    if len(cells) > 1:
-        named += [(cell_name(draws, first[0]), first), (cell_name(draws, last[0]), last)]
+def groups(axes: GridAxes, mask: NDArray[np.bool_]) -> list[tuple[str, Columns]]:
+    """Named groups of the cells of a pair, their columns in each grid, (grid, cell): all, and the two outermost cells.
+
+    These are the first and the last, by batch and then context, of the points that every grid holds.
+    """
+    cells, points = np.flatnonzero(mask), axes.points(mask)
+    named = [("all cells", np.broadcast_to(cells, (len(axes.batch), len(cells))))]
+    if len(points) > 1:
+        named += [(point_name(point), points[point][:, None]) for point in (min(points), max(points))]
     return named
 
 
-def cell_name(draws: Draws, cell: int) -> str:
+def point_name(point: Point) -> str:
     """Batch and context of a cell in words."""
-    return f"B = {draws.batch[0, cell]:g}, L = {draws.context[0, cell]:g}"
+    return f"B = {point[0]:g}, L = {point[1]:g}"
 
 
-def _row(draws: Draws, model: str, gpu: str, group: str, cells: NDArray[np.int64]) -> dict[str, Any]:
-    parts = {name: draws.parts_ms[name][:, cells].mean(-1) for name in ("weights", "kv", "other")}
-    parts["floor"] = draws.floor_ms[:, cells].mean(-1)
-    step = np.broadcast_to(draws.step_ms[:, cells].mean(-1), parts["floor"].shape)
-    parts["leftover"] = step - draws.mean_ms[:, cells].mean(-1)
+def _row(draws: Draws, axes: GridAxes, model: str, gpu: str, group: str, columns: Columns) -> dict[str, Any]:
+    def mean(values: Array) -> Array:
+        return axes.take(values, columns).mean(-1)
+
+    parts = {name: mean(draws.parts_ms[name]) for name in ("weights", "kv", "other")}
+    parts["floor"] = mean(draws.floor_ms)
+    step = mean(draws.step_ms)
+    parts["leftover"] = step - mean(draws.mean_ms)
     return {
         "model": model,
         "gpu": gpu,
         "group": group,
-        "cells": len(cells),
+        "cells": columns.shape[-1],
         "step": draws.estimate(step, f"step, {draws.label}, mean over the group", "ms").data,
         "parts": {n: draws.estimate(v, f"{n}, mean over the group", "ms").data for n, v in parts.items()},
     }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rooffloor.models.specs.gpus import load as load_gpu
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
+from rooffloor.validate.estimates.grid_axes import GridAxes
 from rooffloor.validate.hypotheses import frequentist
 from rooffloor.validate.hypotheses.frequentist import TestResult
 from rooffloor.validate.study.margins import Margins
@@ -52,7 +53,8 @@ def errors(draws: Draws, model: str, gpus: Sequence[str], rows: NDArray[np.int64
         "family" and "anchor": absolute relative errors under the anchor's calibrated floor, percent; "T" and "y" of
         the family, ms. T_gpu of cells at hand is its posterior mean.
     """
-    points = sorted(set(zip(draws.batch[0].tolist(), draws.context[0].tolist(), strict=True)))
+    axes = GridAxes.of(draws)
+    points = list(axes.points(np.ones(len(draws.cells), dtype=bool), everywhere=False))
     floor = draws.calibrated_ms
     T = draws.gpu_ms[rows] if draws.label == IMPUTED else (draws.weight @ draws.gpu_ms)[None]
     y = draws.step_ms[rows] if len(draws.step_ms) > 1 else draws.step_ms
@@ -61,11 +63,13 @@ def errors(draws: Draws, model: str, gpus: Sequence[str], rows: NDArray[np.int64
     found = {name: np.full(shape, np.nan) for name in ("family", "anchor", "T", "y")}
     for k, gpu in enumerate(gpus):
         for name, one in (("family", model), ("anchor", draws.anchor)):
-            cells = np.flatnonzero(draws.mask(one, gpu))
-            at = [points.index(p) for p in zip(draws.batch[0, cells], draws.context[0, cells], strict=True)]
-            found[name][:, k, at] = error[:, cells]
-            if name == "family":
-                found["T"][:, k, at], found["y"][:, k, at] = T[:, cells], y[:, cells]
+            for point, columns in axes.points(draws.mask(one, gpu), everywhere=False).items():
+                held, at = axes.holding(columns)[rows], columns[axes.member[rows]]
+                place, own = np.flatnonzero(held), at[held]
+                found[name][place, k, points.index(point)] = error[place, own]
+                if name == "family":
+                    found["T"][place, k, points.index(point)] = T[place, own]
+                    found["y"][place, k, points.index(point)] = y[np.minimum(place, len(y) - 1), own]
     return found
 
 

@@ -10,6 +10,7 @@ from scipy.special import ndtr
 from rooffloor.models.floor.structures import overlap_ms
 from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.estimates.estimate import Estimate, tails, weighted_quantiles
+from rooffloor.validate.estimates.grid_axes import GridAxes
 from rooffloor.validate.hypotheses import words
 from rooffloor.validate.hypotheses.level import beside_anchor, level_error, sampled
 from rooffloor.validate.hypotheses.result import (
@@ -103,10 +104,10 @@ def _dispatch(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) 
 def _shape(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) -> dict[str, Any]:
     numbers = slope_summary(draws, mask, margins)
     own = level_error(draws, mask, draws.own_calibrated_ms)
-    batch, context = draws.batch[0, mask], draws.context[0, mask]  # the corner is the same cell in every grid
-    corner = int(np.lexsort((context, batch))[-1])
-    predicted = draws.gpu_ms[:, mask][:, corner] + draws.own_calibrated_ms[:, mask][:, corner]
-    y = draws.step_ms[:, mask][:, corner]
+    axes = GridAxes.of(draws)
+    (batch, context), corner = list(axes.points(mask).items())[-1]
+    predicted = axes.take(draws.gpu_ms + draws.own_calibrated_ms, corner)
+    y = axes.take(draws.step_ms, corner)
     error = draws.estimate(100.0 * (predicted / y - 1.0), "relative error of the cell, own floor", "percent")
     return {
         "model": model,
@@ -115,28 +116,30 @@ def _shape(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) -> 
         **numbers,
         "own_level": draws.estimate(own, "expected MAPE under its own floor", "percent").data,
         "corner": {
-            "batch": float(batch[corner]),
-            "context": float(context[corner]),
+            "batch": batch,
+            "context": context,
             "error": error.data,
-            "joined": {name: _joined_corner(draws, mask, corner, q) for name, q in JOINS.items()},
+            "joined": {name: _joined_corner(draws, mask, corner[axes.member], q) for name, q in JOINS.items()},
         },
     }
 
 
-def _joined_corner(draws: Draws, mask: Mask, corner: int, q: float) -> dict[str, Any]:
+def _joined_corner(draws: Draws, mask: Mask, corner: NDArray[np.int64], q: float) -> dict[str, Any]:
     """Relative error of the corner cell under a floor H >= 0 refitted to the pair's cells, and its predictive p.
 
-    H is the relative least-squares one of each data set (or of 100 draws of T_gpu); the predictive p is two-sided,
-    with the spread that this floor leaves over all cells.
+    `corner` is the cell's column in each draw. H is the relative least-squares one of each data set (or of 100 draws of
+    T_gpu); the predictive p is two-sided, with the spread that this floor leaves over all cells.
     """
-    _, mass, T, y = sampled(draws, mask)
+    rows, mass, T, y = sampled(draws, mask)
+    at = np.searchsorted(np.flatnonzero(mask), corner[rows])[:, None]
     H = np.linspace(0.0, 1.2, 241)[:, None, None] * y.max(-1)[:, None]
     errors = overlap_ms(T, H, q) / y - 1.0  # [H, row, cell]
     best = (errors**2).sum(-1).argmin(0)
     chosen = np.take_along_axis(errors, best[None, :, None], 0)[0]
     spread = np.sqrt((chosen**2).sum(-1) / max(chosen.shape[-1] - 1, 1))
-    p = 2.0 * ndtr(-np.abs(chosen[:, corner]) / np.maximum(spread, 1e-9))
-    percent = 100.0 * chosen[:, corner]
+    cell = np.take_along_axis(chosen, at, 1)[:, 0]
+    p = 2.0 * ndtr(-np.abs(cell) / np.maximum(spread, 1e-9))
+    percent = 100.0 * cell
     low, high = weighted_quantiles(percent, mass, tails(90))
     mean = float(mass @ percent)
     mcse = float(np.sqrt(mass**2 @ (percent - mean) ** 2))

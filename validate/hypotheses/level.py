@@ -44,17 +44,20 @@ def few_cells_error(draws: Draws, mask: NDArray[np.bool_]) -> Array:
 
 def long_context_error(draws: Draws, mask: NDArray[np.bool_]) -> Array | None:
     """MAPE (percent, per draw) of the longest context under an offset from all shorter ones; None without two."""
-    context = draws.context[0, mask]
-    short = context < context.max()
-    return elsewhere_error(draws, mask, short) if short.any() else None
+    context = draws.context[:, mask]  # each draw's own grid
+    short = context < context.max(-1, keepdims=True)
+    return elsewhere_error(draws, mask, short) if short.any(-1).all() else None
 
 
 def elsewhere_error(draws: Draws, mask: NDArray[np.bool_], calibrate: NDArray[np.bool_]) -> Array:
-    """MAPE (percent, per draw) of a pair's other cells, offset fitted to those of `calibrate`, weights 1/y^2."""
+    """MAPE (percent, per draw) of a pair's other cells, offset fitted to those of `calibrate`, weights 1/y^2.
+
+    `calibrate` is a mask over the pair's cells, or one for each draw.
+    """
     T, y = draws.gpu_ms[:, mask], np.broadcast_to(draws.step_ms[:, mask], draws.gpu_ms[:, mask].shape)
     w = calibrate / y**2
     offset = (w * (y - T)).sum(-1, keepdims=True) / w.sum(-1, keepdims=True)
-    return np.asarray(100.0 * np.abs((T + offset - y) / y)[:, ~calibrate].mean(-1))
+    return np.asarray(100.0 * np.abs((T + offset - y) / y).mean(-1, where=~calibrate))
 
 
 def pooled_below(means: Array, sds: Array, margin: float | Array, scale: float) -> Array:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from rooffloor.models.roof.kernels import EXPERTS, stack_work
 from rooffloor.models.roof.roofline import work_ms
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
+from rooffloor.validate.estimates.grid_axes import ABSENT, GridAxes, without
 from rooffloor.validate.hypotheses.absorption import mean_efficiency
+from rooffloor.validate.hypotheses.breakdown import point_name
 from rooffloor.validate.hypotheses.error_rates import committed, error_rates
 from rooffloor.validate.hypotheses.h1 import SPREAD, h1
 from rooffloor.validate.hypotheses.h2 import h2
@@ -32,6 +34,8 @@ type Array = NDArray[np.float64]
 
 MOST_DRAWS = 4_000
 """Draws that each choice is judged on."""
+MOST_POINTS = 20
+"""Points of a grid up to which each is left out in turn."""
 PRIMARY = "as reported"
 STATEMENTS = ("H1", "H2a", "H2b", "H2c", "H3")
 
@@ -170,10 +174,20 @@ def choices(evidence: "Evidence") -> Iterator[Choice]:
     if len(draws.cells.gpus) > 1:
         for gpu in draws.cells.gpus:
             yield Choice("GPU left out", gpu, draws.where(draws.cells.gpu != gpu))
-    points = sorted(set(zip(draws.batch[0].tolist(), draws.context[0].tolist(), strict=True)))
-    for batch, context in points if 2 < len(points) <= 20 else ():
-        keep = (draws.batch[0] != batch) | (draws.context[0] != context)
-        yield Choice("cell left out", f"B = {batch:g}, L = {context:g}", draws.where(keep))
+    yield from _cells_left_out(draws)
+
+
+def _cells_left_out(draws: Draws) -> Iterator[Choice]:
+    """Each point of the grid left out in turn; one that only some imputed grids hold, in those."""
+    axes = GridAxes.of(draws)
+    points = axes.points(np.ones(len(draws.cells), dtype=bool), everywhere=False)
+    if not 2 < max(sum(columns != ABSENT for columns in points.values())) <= MOST_POINTS:
+        return
+    for point, columns in points.items():
+        share = float(draws.weight @ axes.holding(columns))
+        where = "" if (columns != ABSENT).all() else f" (in the {100 * share:.0f} % of grids that hold it)"
+        if share > 0:
+            yield Choice("cell left out", point_name(point) + where, without(draws, point))
 
 
 def _fewer(draws: Draws) -> Draws:

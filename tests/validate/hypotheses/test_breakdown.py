@@ -7,7 +7,8 @@ from simulated import ANCHOR, GPUS, MOE, SIBLING, SMALL, simulate
 from rooffloor.models.roof.roofline import breakdown_ms
 from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED
-from rooffloor.validate.hypotheses.breakdown import PARTS, breakdown, cell_name, groups
+from rooffloor.validate.estimates.grid_axes import GridAxes
+from rooffloor.validate.hypotheses.breakdown import PARTS, breakdown, groups
 
 EVERYTHING = (ANCHOR, SIBLING, SMALL, MOE)
 LABELS = pytest.mark.parametrize("label", [MEASURED, IMPUTED])
@@ -53,13 +54,13 @@ def test_models_of_other_classes_come_first_and_the_anchor_last():
 def test_groups_are_all_cells_and_the_two_corners_whatever_the_order_of_cells():
     grid = [(4.0, 512.0), (16.0, 512.0), (1.0, 8192.0), (16.0, 2048.0), (1.0, 512.0)]
     draws = simulate(grid=grid, gpus=("H100",))
-    found = dict(groups(draws, mask := draws.mask(SIBLING, "H100")))
+    axes, mask = GridAxes.of(draws), draws.mask(SIBLING, "H100")
+    found = dict(groups(axes, mask))
     assert list(found) == ["all cells", "B = 1, L = 512", "B = 16, L = 2048"]
-    assert found["all cells"].tolist() == np.flatnonzero(mask).tolist() == [5, 6, 7, 8, 9]
-    assert (found["B = 1, L = 512"].tolist(), found["B = 16, L = 2048"].tolist()) == ([9], [8])
-    assert cell_name(draws, 7) == "B = 1, L = 8192"
+    assert found["all cells"].tolist() == [np.flatnonzero(mask).tolist()] == [[5, 6, 7, 8, 9]]
+    assert (found["B = 1, L = 512"].tolist(), found["B = 16, L = 2048"].tolist()) == ([[9]], [[8]])
     one = simulate(grid=[(4, 2048)], gpus=("H100",))
-    assert [name for name, _ in groups(one, one.mask(SIBLING, "H100"))] == ["all cells"]
+    assert [name for name, _ in groups(GridAxes.of(one), one.mask(SIBLING, "H100"))] == ["all cells"]
 
 
 def test_what_a_1b_spends_is_what_the_roof_says():

@@ -13,7 +13,7 @@ from rooffloor.validate.presentation.blocks import (
     Text,
     table,
 )
-from rooffloor.validate.presentation.numbers import Record, full, is_estimate, label, number, plain, published
+from rooffloor.validate.presentation.numbers import Record, full, is_estimate, label, plain, published
 from rooffloor.validate.reporting.sections import hypotheses
 
 type Values = dict[tuple[str, ...], object]
@@ -107,21 +107,19 @@ def breakdown(rows: Sequence[Record], image: tuple[Image, ...]) -> Section:
 
 
 def structural(reads: Sequence[Record], image: tuple[Image, ...]) -> Section:
-    """A section for each structural read."""
+    """A section for each structural read: what was printed or measured, then what a re-run would show."""
     below = []
     for read in reads:
-        rows, text = read["rows"], read["statement"]
-        if read["probability"]:
-            text += f" Posterior probability: {number(read['probability'])}."
+        rows, text = read["rows"], f"{read['statement']} {read['rerun_sentence']}"
         for key, value in read.items():
-            if key != "probability" and is_estimate(value):
+            if key not in ("probability", "rerun") and is_estimate(value):
                 text += f" {label(key).capitalize()}: {full(value)}."
         by_study = Field("published", lambda r: published(r["published"]), "by the study", numeric=True)
         others = [k for k in dict.fromkeys(k for r in rows for k in r) if k not in ("label", "value", "published")]
         fields = (
             Field("what", "label"),
-            Field("value", "value", unit=True),
             *([by_study] if any(r["published"] is not None for r in rows) else []),
+            Field("value", "value", unit=True),
             *(Field(label(key), key, "", numeric=True, unit=True) for key in others),
         )
         below.append(Section(read["name"], (Text(text), *table(read["name"], rows, fields))))
