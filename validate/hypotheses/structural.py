@@ -228,7 +228,5 @@ def _as_published(
     rising, short = _rising(values, _of(key, printed)), read.how.partition(",")[0]
     if all(rising):
         return f"As published, the {read.printed} on {read.gpu} {short}: {told}."
-    wrong = len(rising) - sum(rising)
-    return (
-        f"As published, the {read.printed} on {read.gpu} do not all {short} ({wrong} of {len(rising)} pairs): {told}."
-    )
+    wrong = f"{len(rising) - sum(rising)} of {len(rising)} pairs do not"
+    return f"As published, the {read.printed} on {read.gpu} do not all {short} ({wrong}): {told}."
