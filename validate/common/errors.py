@@ -1,6 +1,7 @@
 """Errors that the command line turns into one line and an exit code."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 DONE, REFUTED, BAD_INPUT, GATE_FAILED, UNDECIDED = range(5)
 BUG, INTERRUPTED, PIPE_CLOSED, TERMINATED = 70, 130, 141, 143
@@ -12,7 +13,17 @@ class InputError(ValueError):
 
 
 class GateError(RuntimeError):
-    """A fit failed its convergence gate (R-hat, ESS, divergences, E-BFMI) after the stated escalation."""
+    """A fit failed its convergence gate (R-hat, ESS, divergences, E-BFMI) after the stated escalation.
+
+    Attributes
+    ----------
+    fits : tuple of mapping
+        A row of diagnostics for each fit that was tried, where they are known.
+    """
+
+    def __init__(self, message: str, fits: Iterable[Mapping[str, Any]] = ()):
+        super().__init__(message)
+        self.fits = tuple(fits)
 
 
 class TaskError(RuntimeError):
@@ -20,6 +31,10 @@ class TaskError(RuntimeError):
 
     The key is missing where a process on this machine died: it is not known then with which task.
     """
+
+
+class Notice(UserWarning):
+    """What a user should know besides; the command line tells it as a line of its own."""
 
 
 def listed(names: Iterable[object], most: int = 10, longest: int = 60) -> str:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import errno
+import fcntl
 import json
 import math
 import os
+import secrets
 import shutil
-import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,11 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from rooffloor.models.specs import inputs
+from rooffloor.validate.common import ending
 from rooffloor.validate.common.errors import InputError
 
 SIGNIFICANT_DIGITS = 10
 LARGEST_INPUT = 256 * inputs.MEGABYTE
 """Bytes of a file that is read whole."""
+UNFINISHED, FINISHED = ".rooffloor-", ".rooffloor-finished-"
+"""How temporary folders are called while they are filled, and while their files move to their places."""
+STALE_S = 60.0
+"""Age from which a temporary folder that no process holds is taken for one that was left behind."""
 
 
 def json_ready(value: object) -> object:
@@ -90,11 +97,13 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     path = Path(path)
     if not path.name:  # nothing, a point or the root
         raise InputError(f"{path}: cannot be written (is a directory)")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        with ending.temporary(temporary):
+            temporary.write_bytes(content)
+            _to_disk(temporary)
+            temporary.replace(path)
     except OSError as error:
         raise _unwritable(path, error) from error
     finally:
@@ -124,8 +133,10 @@ def write_json(path: str | Path, value: object) -> Path:
 def folder(target: str | Path) -> Iterator[Path]:
     """A temporary folder whose files move into the folder `target` when the block ends without an exception.
 
-    Until then `target` is untouched, and after an exception nothing is left. Files of the same name in
-    `target` are replaced, all others stay: it may be a folder that the user has other things in.
+    Until then `target` is untouched, and after an exception nothing is left. A `target` that is not there appears as a
+    whole. In one that is, files of the same name are replaced, all others stay: it may be a folder that the user has
+    other things in. A process that is killed while files move leaves the rest to the next run into `target`, which also
+    removes what killed ones left.
 
     Raises
     ------
@@ -136,27 +147,100 @@ def folder(target: str | Path) -> Iterator[Path]:
     target = Path(target).absolute()
     try:
         home = next(place for place in (target, *target.parents) if place.exists())
-        temporary = Path(tempfile.mkdtemp(prefix=".rooffloor-", dir=home))
+        _settle(home)
+        temporary = home / f"{UNFINISHED}{os.getpid()}-{secrets.token_hex(4)}"
+        temporary.mkdir()
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    with ending.temporary(temporary), _locked(temporary):
+        try:
+            yield temporary
+            names = [file.relative_to(temporary) for file in sorted(temporary.rglob("*")) if file.is_file()]
+            _check_places(target, names)
+            with ending.held():
+                _publish(temporary, target, names)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _unwritable(target, error) from error
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _publish(temporary: Path, target: Path, names: list[Path]) -> None:
+    """Files of these names to their places in `target`: on disk first, then at once where it is not there yet."""
+    if not names:
+        return
+    for place in (*(temporary / name for name in names), *{(temporary / name).parent for name in names}):
+        _to_disk(place)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            temporary.rename(target)
+            _to_disk(target.parent)
+            return
+        finished = target / f"{FINISHED}{temporary.name.removeprefix(UNFINISHED)}"
+        temporary.rename(finished)
+        _to_disk(target)
     except OSError as error:
         raise _unwritable(target, error) from error
     try:
-        yield temporary
-        files = sorted(file for file in temporary.rglob("*") if file.is_file())
-        names = [file.relative_to(temporary) for file in files]
-        _check_places(target, names)
-        for file, name in zip(files, names, strict=True):
-            final = target / name
-            try:
-                final.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(final)
-            except OSError as error:
-                raise _unwritable(final, error) from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _unwritable(target, error) from error
+        _move(finished, target, names)
+    except KeyboardInterrupt:  # where nothing holds it back (a notebook)
+        _move(finished, target, [name for name in names if (finished / name).exists()])
         raise
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(finished, ignore_errors=True)
+
+
+def _move(source: Path, target: Path, names: Iterable[Path]) -> None:
+    for name in names:
+        try:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).replace(target / name)
+        except OSError as error:
+            raise _unwritable(target / name, error) from error
+    _to_disk(target)
+
+
+def _settle(home: Path) -> None:
+    """Finish what a killed process had begun to move into the folder `home`, and remove what others left there."""
+    for left in home.glob(f"{UNFINISHED}*"):
+        with suppress(OSError, InputError), _locked(left):
+            about = left.lstat()
+            if not left.is_dir() or left.is_symlink() or about.st_uid != os.getuid():
+                continue
+            if left.name.startswith(FINISHED):
+                names = [file.relative_to(left) for file in sorted(left.rglob("*")) if file.is_file()]
+                with suppress(InputError):
+                    _check_places(home, names)
+                    _move(left, home, names)
+            elif time.time() - about.st_mtime < STALE_S:
+                continue
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder as one in use; OSError where another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _to_disk(path: Path) -> None:
+    """Have the system write a file or folder to the disk now, where its file system can."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def check_writable(target: str | Path, names: Iterable[str | Path] = ()) -> None:
@@ -166,6 +250,14 @@ def check_writable(target: str | Path, names: Iterable[str | Path] = ()) -> None
     """
     with folder(target):
         _check_places(Path(target).absolute(), names)
+
+
+def check_writable_file(path: str | Path) -> None:
+    """The same of a single file (`write_bytes`)."""
+    path = Path(path)
+    if not path.name:
+        raise InputError(f"{path}: cannot be written (is a directory)")
+    check_writable(path.parent, [path.name])
 
 
 def _check_places(target: Path, names: Iterable[str | Path]) -> None:

@@ -2,6 +2,8 @@
 
 import importlib
 import io
+import os
+import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -17,7 +19,8 @@ from warnings import warn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.validate.common.errors import InputError, TaskError
+from rooffloor.validate.common import ending
+from rooffloor.validate.common.errors import InputError, Notice, TaskError
 from rooffloor.validate.common.files import check_writable, write_bytes
 
 if TYPE_CHECKING:
@@ -99,6 +102,26 @@ def run[Task](
     if failures:
         raise _task_error({keys[n]: failures[n] for n in sorted(failures)})
     return [results[n] for n in range(len(tasks))]
+
+
+def kept(folder: Path | None, key: str, make: Callable[[], Mapping[str, ArrayLike]]) -> Result:
+    """What `make` makes, kept in `folder` under `key`, or read from there where that lies whole; made here and now.
+
+    `folder`, `key` and what is made as in `run`; nothing is kept if `folder` is None.
+
+    Raises
+    ------
+    InputError
+        `folder` cannot be written.
+    """
+    if folder is None:
+        return _arrays(make())
+    check_writable(folder)
+    found = _read(_path(folder, key), key)
+    if found is None:
+        found = _arrays(make())
+        _keep(folder, key, found)
+    return found
 
 
 def _task_error(failures: Mapping[str, _Failure]) -> TaskError:
@@ -184,7 +207,7 @@ def _on_cores(todo: Mapping[int, Callable[[], object]], jobs: int | None) -> _Ou
     from joblib import Parallel, cpu_count, delayed
 
     failed: list[int] = []
-    calls = takewhile(lambda _: not failed, (delayed(_in_process)(n, call) for n, call in todo.items()))
+    calls = takewhile(lambda _: not failed, (delayed(_in_process)(n, call, os.getpid()) for n, call in todo.items()))
     parallel = Parallel(
         n_jobs=min(jobs or cpu_count(), max(len(todo), 1)),
         return_as="generator_unordered",
@@ -201,7 +224,9 @@ def _on_cores(todo: Mapping[int, Callable[[], object]], jobs: int | None) -> _Ou
         raise TaskError("a worker process died, as it does for want of memory: try fewer jobs") from error
 
 
-def _in_process(n: int, call: Callable[[], object]) -> tuple[int, Result | _Failure]:
+def _in_process(n: int, call: Callable[[], object], owner: int) -> tuple[int, Result | _Failure]:
+    if os.getpid() != owner:
+        ending.with_parent(owner)
     with _one_thread():
         return n, _attempt(call)
 
@@ -244,14 +269,34 @@ def _outcome(received: Any) -> Result | _Failure:
 
 
 def _connect(address: str) -> "Client":
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise InputError("a Dask cluster needs the package distributed: pip install 'rooffloor[dask]'") from error
+    check_scheduler(address)
+    from distributed import Client
+
     try:
         client = Client(address, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"{address}: no Dask scheduler answers ({error})") from error
     if not client.nthreads():
-        warn(f"the Dask cluster at {address} has no worker yet: waiting for one", stacklevel=4)
+        warn(f"the Dask cluster at {address} has no worker yet: waiting for one", Notice, stacklevel=4)
     return client
+
+
+def check_scheduler(address: str, seconds: float = 10.0) -> None:
+    """InputError where nothing answers at the address of a Dask scheduler, or the package distributed is missing.
+
+    At once where that can be known: the package itself tries for half a minute.
+    """
+    try:
+        import distributed  # noqa: F401
+        from distributed.comm.addressing import parse_address, parse_host_port
+    except ImportError as error:
+        raise InputError("a Dask cluster needs the package distributed: pip install 'rooffloor[dask]'") from error
+    try:
+        scheme, place = parse_address(address)
+        if scheme not in ("tcp", "tls"):  # others have addresses of their own
+            return
+        host, port = parse_host_port(place)
+        socket.create_connection((host, port), timeout=seconds).close()
+    except (OSError, ValueError, OverflowError, UnicodeError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(f"{address}: no Dask scheduler answers ({said}); expected tcp://HOST:PORT") from error

@@ -191,3 +191,108 @@ def test_files_follow_the_umask(tmp_path):
         check=True,
     )
     assert done.stdout.split() == ["0o755", "0o644"]
+
+
+# ---- what killed processes leave ---------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from rooffloor.validate.common import files
+moved, replace = 0, Path.replace
+def dying(self, target):
+    global moved
+    if Path(target).parent == Path("out").absolute():
+        if moved == {after}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        moved += 1
+    return replace(self, target)
+with files.folder("out") as folder:
+    for n in range(4):
+        files.write_text(folder / f"{{n}}.md", "new")
+    if {after} < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path.replace = dying
+"""
+
+
+def killed(folder: Path, after: int) -> None:
+    """Writing four files into `folder`/out ends by SIGKILL after so many have moved; before any where negative."""
+    code = KILLED.format(root=str(Path(__file__).resolve().parents[3] / "src"), after=after)
+    assert subprocess.run([sys.executable, "-c", code], cwd=folder).returncode == -9
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_the_next_run_finishes_the_moves_of_a_killed_one(tmp_path, after):
+    out = tmp_path / "out"
+    for n in range(4):
+        files.write_text(out / f"{n}.md", "old")
+    killed(tmp_path, after)
+    assert sum(file.read_text() == "new" for file in out.glob("*.md")) == after
+    files.check_writable(out)
+    assert {file.name: file.read_text() for file in out.iterdir()} == {f"{n}.md": "new" for n in range(4)}
+
+
+def test_a_folder_that_was_not_there_appears_as_a_whole(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise AssertionError("no file moves on its own")
+
+    with files.folder(tmp_path / "out") as folder:
+        files.write_text(folder / "a" / "b.md", "x")
+        monkeypatch.setattr(Path, "replace", refuse)
+    assert names(tmp_path) == ["out", "out/a", "out/a/b.md"]
+
+
+def test_folders_that_killed_runs_left_are_removed_once_they_are_stale(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    files.write_text(out / "0.md", "old")
+    killed(tmp_path, -1)
+    [left] = out.glob(".rooffloor-*")
+    files.check_writable(out)
+    assert left.exists()  # it may be one that is just being made
+    monkeypatch.setattr(files, "STALE_S", 0.0)
+    with files.folder(out):
+        files.check_writable(out)  # another run in the same folder: what is held stays
+        assert len(list(out.glob(".rooffloor-*"))) == 1
+    assert names(out) == ["0.md"]
+    assert (out / "0.md").read_text() == "old"
+
+
+def test_what_is_not_ours_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "STALE_S", 0.0)
+    elsewhere = tmp_path / "elsewhere"
+    files.write_text(elsewhere / "mine.txt", "mine")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".rooffloor-finished-link").symlink_to(elsewhere)
+    (out / ".rooffloor-notes").write_text("a file")
+    files.check_writable(out)
+    assert names(out) == [".rooffloor-finished-link", ".rooffloor-notes"]
+    assert names(elsewhere) == ["mine.txt"]
+
+
+def test_two_writers_of_one_file_have_temporary_files_of_their_own(tmp_path, monkeypatch):
+    seen = []
+    write = Path.write_bytes
+
+    def nested(self, content):
+        seen.append(self.name)
+        if len(seen) == 1:
+            files.write_text(tmp_path / "a.npz", "inner")
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", nested)
+    files.write_text(tmp_path / "a.npz", "outer")
+    assert len(set(seen)) == 2
+    assert (tmp_path / "a.npz").read_text() == "outer"
+    assert names(tmp_path) == ["a.npz"]
+
+
+def test_a_single_file_that_cannot_be_written_is_said_beforehand(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for target in (tmp_path / "folder", Path("/"), Path(".")):
+        with pytest.raises(InputError, match=r"cannot be written \(is a directory\)"):
+            files.check_writable_file(target)
+    files.check_writable_file(tmp_path / "new" / "a.csv")
+    assert names(tmp_path) == ["folder"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rooffloor.validate.common.errors import InputError, TaskError
-from rooffloor.validate.common.runner import Result, run
+from rooffloor.validate.common.runner import Result, kept, run
 
 if TYPE_CHECKING:
     import distributed
@@ -252,6 +252,27 @@ def test_an_interrupted_run_resumes(calls, tmp_path):
     assert same(found, run(simulate, numbers, keys=keys, jobs=1))
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert len(files(kept)) == len(numbers)
+
+
+def test_one_result_is_kept_under_its_key_and_read_again(tmp_path):
+    made = []
+
+    def make(n: int) -> dict[str, object]:
+        made.append(n)
+        return simulate(n)
+
+    one = kept(tmp_path, "one", lambda: make(1))
+    assert same([one], [kept(tmp_path, "one", lambda: make(2))])
+    assert same([kept(tmp_path, "another", lambda: make(2))], [kept(None, "", lambda: simulate(2))])
+    kept(None, "one", lambda: make(3))
+    assert made == [1, 2, 3]
+    [file, _] = sorted(tmp_path.glob("*.npz"))
+    file.write_bytes(file.read_bytes()[:100])  # cut off
+    for key in ("one", "another"):
+        kept(tmp_path, key, lambda: make(4))
+    assert made == [1, 2, 3, 4]
+    with pytest.raises(InputError, match="cannot be written"):
+        kept(file, "one", lambda: make(5))
 
 
 # A Dask cluster ------------------------------------------------------------------------------------
