@@ -38,6 +38,8 @@ LEAST = 100
 """Data sets with a smaller effective number of points are done again with eight times as many."""
 CHUNK = 40
 """Data sets at a time: bounds the memory."""
+CHOICES = 8
+"""Scales among which each draw of T_gpu chooses, in `quadrature_of_draws`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +102,58 @@ def quadrature(
     ValueError
         A structure whose floors are not normal given the scales.
     """
+    layout, names, pair_code = _layout(cells, classes, structure, priors)
+    y = np.atleast_2d(np.asarray(measured_ms, dtype=float))
+    T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), y.shape)
+    floors, theta, ess = _all(layout, y, T, rng, draws, points)
+    n = layout.models
+    return Quadrature(names, pair_code, floors, np.exp(theta[..., :n]), np.exp(theta[..., n]), ess)
+
+
+def quadrature_of_draws(
+    cells: Cells,
+    gpu_ms: Array,
+    measured_ms: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    classes: Mapping[str, str] | None = None,
+    structure: FloorStructure = PER_MODEL,
+    points: int = 1024,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Quadrature:
+    """One draw of floors and noise for each draw of T_gpu, [data set, draw, cell]: the second stage of a cut.
+
+    Scales are drawn at the mean T_gpu, by `quadrature`, and chosen for each draw of T_gpu among `CHOICES` of them with
+    the odds that they have there; floors follow in closed form. Other arguments, and errors, as in `quadrature`.
+    """
+    layout, names, pair_code = _layout(cells, classes, structure, priors)
+    y = np.atleast_2d(np.asarray(measured_ms, dtype=float))
+    count = gpu_ms.shape[1]
+    middle = gpu_ms.mean(1)
+    _, theta, ess = _all(layout, y, middle, rng, count, points)
+    floors, chosen = np.empty((len(y), count, len(names))), np.empty_like(theta)
+    for k, (own, steps) in enumerate(zip(theta, y, strict=True)):
+        T, at = gpu_ms[k], rng.integers(count, size=(count, CHOICES))
+        there = _at(layout, own[at], np.broadcast_to(steps, T.shape), T)
+        here = _at(layout, own[None], steps[None], middle[[k]])[0]
+        best = (there - here[at] + rng.gumbel(size=at.shape)).argmax(-1)
+        chosen[k] = own[at[np.arange(count), best]]
+        step = _offset_step(layout, np.broadcast_to(steps, T.shape), T)
+        drawn, _ = _floors(layout, chosen[k][:, None], np.broadcast_to(steps, T.shape), T, step, rng)
+        floors[k] = drawn[:, 0]
+    n = layout.models
+    return Quadrature(names, pair_code, floors, np.exp(chosen[..., :n]), np.exp(chosen[..., n]), ess)
+
+
+def _at(layout: "_Layout", theta: Array, y: Array, T: Array) -> Array:
+    """log p(theta, y) at points [row, point] of rows [row, cell]."""
+    return _log_marginal(layout, theta, y, T, _told(layout, theta, y, T, _offset_step(layout, y, T)))
+
+
+def _layout(
+    cells: Cells, classes: Mapping[str, str] | None, structure: FloorStructure, priors: Priors
+) -> tuple["_Layout", tuple[tuple[str, str], ...], NDArray[np.int64]]:
+    """The layout, the names (gpu, group label) of its floors, and the floor of each cell."""
     sharing = structure.sharing
     if sharing is None or sharing.dim is None or structure.combine != "added" or sharing.per_launch:
         raise ValueError(f"quadrature needs signed floors of groups of models, added: not {structure}")
@@ -107,8 +161,6 @@ def quadrature(
     codes = list(zip(cells.gpu_code.tolist(), groups.code.tolist(), strict=True))
     distinct = list(dict.fromkeys(codes))
     pair_code = np.array([distinct.index(code) for code in codes], dtype=np.int64)
-    y = np.atleast_2d(np.asarray(measured_ms, dtype=float))
-    T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), y.shape)
     layout = _Layout(
         np.array([g for g, _ in distinct]),
         np.array([k for _, k in distinct]),
@@ -117,13 +169,19 @@ def quadrature(
         len(cells.models),
         priors,
     )
+    return layout, tuple((cells.gpus[g], groups.labels[k]) for g, k in distinct), pair_code
+
+
+def _all(
+    layout: "_Layout", y: Array, T: Array, rng: np.random.Generator, draws: int, points: int
+) -> tuple[Array, Array, Array]:
+    """`_chunk` of all data sets, again with more points where too few told."""
     found = [_chunk(layout, y[k : k + CHUNK], T[k : k + CHUNK], rng, draws, points) for k in range(0, len(y), CHUNK)]
-    floors, log_noise, ess = (np.concatenate(part) for part in zip(*found, strict=True))
+    floors, theta, ess = (np.concatenate(part) for part in zip(*found, strict=True))
     for k in np.flatnonzero(ess < LEAST):
         again = _chunk(layout, y[[k]], T[[k]], rng, draws, 8 * points)
-        floors[k], log_noise[k], ess[k] = (part[0] for part in again)
-    names = tuple((cells.gpus[g], groups.labels[k]) for g, k in distinct)
-    return Quadrature(names, pair_code, floors, np.exp(log_noise[..., :-1]), np.exp(log_noise[..., -1]), ess)
+        floors[k], theta[k], ess[k] = (part[0] for part in again)
+    return floors, theta, ess
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +248,7 @@ class _Layout:
 
 def _start(layout: _Layout, y: Array, T: Array) -> tuple[Array, Array, Array]:
     """Mean [data set, dimension] and covariance of the first proposal, and the step under each pair's mean offset."""
-    weight = 1.0 / y**2
-    offset = layout.per_pair(weight * (y - T)) / layout.per_pair(weight)
-    step = T + offset[:, layout.pair_code]
+    step = _offset_step(layout, y, T)
     relative = (y - step) / np.abs(step)
     p, n = layout.priors, layout.models
     mean = np.tile([*[0.0] * n, np.log(p.noise_ms[0]), 0.0, 0.0, 0.0, 0.0], (len(y), 1))
@@ -205,10 +261,17 @@ def _start(layout: _Layout, y: Array, T: Array) -> tuple[Array, Array, Array]:
     return mean, np.tile(np.diag(sd**2), (len(y), 1, 1)), step
 
 
+def _offset_step(layout: _Layout, y: Array, T: Array) -> Array:
+    """The step under each pair's mean offset, ms, [..., cell]."""
+    weight = 1.0 / y**2
+    offset = layout.per_pair(weight * (y - T)) / layout.per_pair(weight)
+    return np.asarray(T + offset[..., layout.pair_code])
+
+
 def _chunk(
     layout: _Layout, y: Array, T: Array, rng: np.random.Generator, draws: int, points: int
 ) -> tuple[Array, Array, Array]:
-    """Floors [data set, draw, pair], log noise scales [data set, draw, model + 1] and ESS of some data sets."""
+    """Floors [data set, draw, pair], scales theta [data set, draw, dimension] and ESS of some data sets."""
     mean, covariance, step = _start(layout, y, T)
     for _ in range(ROUNDS):
         theta, log_proposal = _points(mean, covariance, rng, max(points // 2, 256))
@@ -224,7 +287,7 @@ def _chunk(
     position = (np.arange(draws) + rng.random((len(y), 1))) / draws
     rows = np.array([np.searchsorted(np.cumsum(w), u) for w, u in zip(weight, position, strict=True)])
     rows = rows.clip(0, points - 1)
-    return floors[at, rows], theta[at, rows][..., : layout.models + 1], ess
+    return floors[at, rows], theta[at, rows], ess
 
 
 def _points(mean: Array, covariance: Array, rng: np.random.Generator, points: int) -> tuple[Array, Array]:

@@ -61,6 +61,8 @@ class Draws:
         `noise_ms` before `with_own_noise`.
     calibrated_floor_ms : float array, shape (draw, cell), or None
         Posterior mean of the anchor's floor given the constants of each draw, where constants differ between draws.
+    own_calibrated_floor_ms : float array, shape (draw, cell), or None
+        The same of the cell's own floor.
     """
 
     cells: Cells
@@ -81,6 +83,7 @@ class Draws:
     weight: Array
     model_noise_ms: Array | None = None
     calibrated_floor_ms: Array | None = None
+    own_calibrated_floor_ms: Array | None = None
 
     def __repr__(self) -> str:
         return f"Draws({len(self.weight)} draws of {len(self.cells)} cells, {self.label})"
@@ -92,19 +95,25 @@ class Draws:
 
     @cached_property
     def calibrated_ms(self) -> Array:
-        """What a user of the anchor's calibration adds: its floor's posterior mean within each unit, (draw, cell)."""
+        """What a user of the anchor's calibration adds: its floor's posterior mean given the constants, (draw, cell).
+
+        T_gpu and the floor are all but collinear over draws, so that a floor goes with the T_gpu of its draw. Without
+        `calibrated_floor_ms` the constants are those of the unit (an imputation), or known: its mean there.
+        """
         if self.calibrated_floor_ms is not None:
             return self.calibrated_floor_ms
         return self._unit_mean(self.anchor_floor_ms)
 
     @cached_property
     def own_calibrated_ms(self) -> Array:
-        """Posterior mean of each cell's own floor within each unit, shape (draw, cell)."""
+        """Posterior mean of each cell's own floor given the constants, (draw, cell); as `calibrated_ms`."""
+        if self.own_calibrated_floor_ms is not None:
+            return self.own_calibrated_floor_ms
         return self._unit_mean(self.floor_ms)
 
     def _unit_mean(self, values: Array) -> Array:
         if self.label != IMPUTED:
-            return np.broadcast_to(values.mean(0), values.shape)
+            return np.broadcast_to(self.weight @ values, values.shape)
         out = np.empty_like(values)
         for unit in np.unique(self.unit):
             rows = self.unit == unit
@@ -114,7 +123,8 @@ class Draws:
     def _by_cell(self, some: Callable[[Array], Array]) -> dict[str, Any]:
         """Some part of every array whose last axis is the cell, by field."""
         names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
-        given = {n: getattr(self, n) for n in (*names, "model_noise_ms", "calibrated_floor_ms")}
+        optional = ("model_noise_ms", "calibrated_floor_ms", "own_calibrated_floor_ms")
+        given = {n: getattr(self, n) for n in (*names, *optional)}
         found: dict[str, Any] = {name: some(values) for name, values in given.items() if values is not None}
         return found | {"parts_ms": {name: some(values) for name, values in self.parts_ms.items()}}
 

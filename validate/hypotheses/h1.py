@@ -1,18 +1,34 @@
 """H1: same-class dense transfer, per family and GPU and averaged over GPUs; beside it the frequentist tests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.validate.estimates.cell_draws import Draws
+from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.estimates.estimate import Estimate
 from rooffloor.validate.hypotheses import words
 from rooffloor.validate.hypotheses.frequentist_h1 import dies, school
-from rooffloor.validate.hypotheses.level import beside_anchor, by_unit, level_error, pooled_below
-from rooffloor.validate.hypotheses.result import STATEMENTS, Result, not_tested, verdict_of, weakest
-from rooffloor.validate.hypotheses.slope import slope_summary
+from rooffloor.validate.hypotheses.joins import Explained
+from rooffloor.validate.hypotheses.level import (
+    beside_anchor,
+    by_unit,
+    correlation_by_unit,
+    level_error,
+    pool,
+)
+from rooffloor.validate.hypotheses.result import (
+    REFUTED,
+    STATEMENTS,
+    SUPPORTED,
+    UNDECIDED,
+    Result,
+    not_tested,
+    verdict_of,
+    weakest,
+)
+from rooffloor.validate.hypotheses.slope import pooled_slope, slope_summary
 from rooffloor.validate.study.margins import Margins
 
 type Array = NDArray[np.float64]
@@ -21,12 +37,23 @@ SPREAD = 1.25
 """Scale of the half-Cauchy prior on the sd between GPUs, in margins."""
 
 
-def h1(draws: Draws, margins: Margins, *, both_schools: bool = True, spread: float = SPREAD) -> Result:
-    """The test; `both_schools` adds the frequentist tests, which do not change its verdict."""
+def h1(
+    draws: Draws,
+    margins: Margins,
+    *,
+    both_schools: bool = True,
+    spread: float = SPREAD,
+    explained: Explained | None = None,
+) -> Result:
+    """The test; `both_schools` adds the frequentist tests, which do not change its verdict.
+
+    `explained` says which other joins of T_gpu and floor explain the cells (default: from these draws).
+    """
+    explained = explained or Explained(draws, margins)
     own_class = draws.classes[draws.anchor]
     names = [m for m in draws.cells.models if m != draws.anchor and draws.classes[m] == own_class]
     scale = spread * margins.h1_points
-    families = [_family(draws, m, margins, both_schools, scale) for m in names if beside_anchor(draws, m)]
+    families = [_family(draws, m, margins, both_schools, scale, explained) for m in names if beside_anchor(draws, m)]
     if not families:
         why = f"No model of the anchor's class ({own_class}) was measured beside the anchor."
         return not_tested("H1", why, draws.label, margins)
@@ -42,7 +69,9 @@ def h1(draws: Draws, margins: Margins, *, both_schools: bool = True, spread: flo
     return Result("H1", verdict, data, draws.label, margins)
 
 
-def _family(draws: Draws, family: str, margins: Margins, both_schools: bool, scale: float) -> dict[str, Any]:
+def _family(
+    draws: Draws, family: str, margins: Margins, both_schools: bool, scale: float, explained: Explained
+) -> dict[str, Any]:
     levels, gaps, rows = [], [], []
     for gpu, mask in beside_anchor(draws, family):
         level = level_error(draws, mask, draws.calibrated_ms)
@@ -63,28 +92,48 @@ def _family(draws: Draws, family: str, margins: Margins, both_schools: bool, sca
         levels.append(level)
         gaps.append(gap)
     gpus, gap, level = [row["gpu"] for row in rows], np.stack(gaps, -1), np.stack(levels, -1)
-    means, sds, mass = by_unit(draws, gap)
-    level_means, level_sds, _ = by_unit(draws, level)
-    on_average = float(mass @ pooled_below(means, sds, margins.h1_points, scale))
-    absolute = float(mass @ pooled_below(level_means, level_sds, margins.h1_absolute, scale))
+    on_average = _mean_below(draws, gap, scale)
+    better, good = (
+        _mean_below(draws, values, scale)(margin)
+        for values, margin in ((gap, margins.h1_points), (level, margins.h1_absolute))
+    )
+    verdict = verdict_of(min(better, good), margins)
+    join = explained.likeliest(family, own_floor=False) if verdict == REFUTED else None
+    shape = pooled_slope(draws, [mask for _, mask in beside_anchor(draws, family)], margins)
+    if verdict == SUPPORTED and shape["slope_verdict"] == REFUTED:
+        verdict = UNDECIDED  # the level holds, and yet the part of T_gpu that varies does not transfer
     joint = draws.probability((gap < margins.h1_points).all(-1), f"P(difference < {margins.h1_points:g} on every GPU)")
     curve = [
-        {"margin": m, "probability": float(mass @ pooled_below(means, sds, m, scale))}
+        {"margin": m, "probability": on_average(m)}
         | {f"on {g}": float(draws.weight @ (gap[:, k] < m)) for k, g in enumerate(gpus)}
         for m in np.linspace(0.0, 5.0, 21).tolist()
     ]
     return {
         "family": family,
-        "verdict": verdict_of(min(on_average, absolute), margins),
-        "probability": _averaged(on_average, f"P(mean difference < {margins.h1_points:g} points)"),
-        "absolute_probability": _averaged(absolute, f"P(mean residual MAPE < {margins.h1_absolute:g} %)"),
+        "verdict": verdict if join is None else UNDECIDED,
+        "joined": join,
+        "probability": _averaged(better, f"P(mean difference < {margins.h1_points:g} points)"),
+        "absolute_probability": _averaged(good, f"P(mean residual MAPE < {margins.h1_absolute:g} %)"),
         "difference": draws.estimate(gap.mean(-1), "the same, mean over GPUs", "points").data,
+        **shape,
         "per_sku": rows,
         "joint": joint.data,
         "by_die": _by_die(draws, gap, gpus, margins, scale),
         "frequentist": school(draws, family, gpus, margins) if both_schools else None,
         "margins": curve,
     }
+
+
+def _mean_below(draws: Draws, values: Array, scale: float) -> Callable[[float], float]:
+    """P(mean of values (draw, gpu) over GPUs like these below a margin), as a function of the margin.
+
+    Constants of cells at hand are uncertain for all GPUs alike, so that their errors move together; those of an
+    imputation are known.
+    """
+    means, sds, mass = by_unit(draws, values)
+    together = None if draws.label == IMPUTED or values.shape[-1] < 2 else correlation_by_unit(draws, values)
+    pooled = pool(means, sds, scale, together)
+    return lambda margin: float(mass @ pooled.below(margin))
 
 
 def _averaged(probability: float, of: str) -> dict[str, Any]:
@@ -96,5 +145,5 @@ def _by_die(draws: Draws, gap: Array, gpus: Sequence[str], margins: Margins, sca
     die = np.array(list(dies(gpus).values()))
     if not 1 < len(set(die)) < len(gpus):
         return None
-    means, sds, mass = by_unit(draws, np.stack([gap[:, die == d].mean(-1) for d in dict.fromkeys(die)], -1))
-    return float(mass @ pooled_below(means, sds, margins.h1_points, scale))
+    by_die = np.stack([gap[:, die == d].mean(-1) for d in dict.fromkeys(die)], -1)
+    return _mean_below(draws, by_die, scale)(margins.h1_points)

@@ -12,6 +12,7 @@ from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.estimates.estimate import Estimate, tails, weighted_quantiles
 from rooffloor.validate.estimates.grid_axes import GridAxes
 from rooffloor.validate.hypotheses import words
+from rooffloor.validate.hypotheses.joins import Explained
 from rooffloor.validate.hypotheses.level import beside_anchor, level_error, sampled
 from rooffloor.validate.hypotheses.result import (
     NEGLIGIBLE,
@@ -37,16 +38,17 @@ UNBOUNDED = 1e3
 """From this sd on of a factor on the dispatch term, the term is not seen at all."""
 
 
-def h2(draws: Draws, margins: Margins) -> Result:
-    """The test; its verdict is that of the level."""
+def h2(draws: Draws, margins: Margins, *, explained: Explained | None = None) -> Result:
+    """The test; its verdict is that of the level. `explained` as in `h1`."""
+    explained = explained or Explained(draws, margins)
     moes = [m for m in draws.cells.models if draws.classes[m] == "moe"]
     pairs = [(m, g, mask) for m in moes for g, mask in beside_anchor(draws, m)]
     if not pairs:
         return not_tested("H2", "No mixture of experts was measured beside the anchor.", draws.label, margins)
     parts = {
-        "a": _part([_level(draws, *pair, margins) for pair in pairs]),
+        "a": _part([_level(draws, *pair, margins, explained) for pair in pairs]),
         "b": _part([_dispatch(draws, *pair, margins) for pair in pairs]),
-        "c": _part([_shape(draws, *pair, margins) for pair in pairs]),
+        "c": _part([_shape(draws, *pair, margins, explained) for pair in pairs]),
     }
     for part, say in (("a", words.moe_level), ("b", words.moe_dispatch), ("c", words.moe_shape)):
         parts[part]["sentences"] = [say(row, margins) for row in parts[part]["per_sku"]]
@@ -64,14 +66,17 @@ def _part(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"verdict": min((r["verdict"] for r in rows), key=order.index), "per_sku": list(rows)}
 
 
-def _level(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) -> dict[str, Any]:
+def _level(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins, explained: Explained) -> dict[str, Any]:
     level = level_error(draws, mask, draws.calibrated_ms)
     gap = draws.floor_ms[:, mask][:, 0] - draws.anchor_floor_ms[:, mask][:, 0]
     share = draws.probability(level < margins.h1_absolute, f"P(residual MAPE < {margins.h1_absolute:g} %)")
+    verdict = verdict_of(share.value, margins)
+    join = explained.likeliest(model, own_floor=False) if verdict == REFUTED else None
     return {
         "model": model,
         "gpu": gpu,
-        "verdict": verdict_of(share.value, margins),
+        "verdict": verdict if join is None else UNDECIDED,
+        "joined": join,
         "probability": share.data,
         "level": draws.estimate(level, "expected residual MAPE under the anchor's floor", "percent").data,
         "floor_above_anchor": draws.estimate(gap, "floor of the model minus the anchor's", "ms").data,
@@ -90,10 +95,11 @@ def _dispatch(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) 
     sd = 1.0 / np.sqrt(np.maximum((w * centred**2).sum(-1), 1e-300))
     kappa_sd = float(np.exp(draws.weight @ np.log(sd)))
     median = draws.estimate(np.median(term, axis=-1), "median dispatch term", "ms")
+    verdict = UNTESTABLE if kappa_sd > 0.5 else verdict_of(below.value, margins)
     return {
         "model": model,
         "gpu": gpu,
-        "verdict": NEGLIGIBLE if below.value > margins.probability else UNTESTABLE if kappa_sd > 0.5 else UNDECIDED,
+        "verdict": NEGLIGIBLE if below.value >= margins.probability else verdict,
         "probability": below.data,
         "term": median.data,
         "kappa_sd": kappa_sd,
@@ -101,7 +107,7 @@ def _dispatch(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) 
     }
 
 
-def _shape(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) -> dict[str, Any]:
+def _shape(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins, explained: Explained) -> dict[str, Any]:
     numbers = slope_summary(draws, mask, margins)
     own = level_error(draws, mask, draws.own_calibrated_ms)
     axes = GridAxes.of(draws)
@@ -109,10 +115,13 @@ def _shape(draws: Draws, model: str, gpu: str, mask: Mask, margins: Margins) -> 
     predicted = axes.take(draws.gpu_ms + draws.own_calibrated_ms, corner)
     y = axes.take(draws.step_ms, corner)
     error = draws.estimate(100.0 * (predicted / y - 1.0), "relative error of the cell, own floor", "percent")
+    verdict = numbers["slope_verdict"]
+    join = explained.likeliest(model, own_floor=True) if verdict == REFUTED else None
     return {
         "model": model,
         "gpu": gpu,
-        "verdict": numbers["slope_verdict"],
+        "verdict": verdict if join is None else UNDECIDED,
+        "joined": join,
         **numbers,
         "own_level": draws.estimate(own, "expected MAPE under its own floor", "percent").data,
         "corner": {

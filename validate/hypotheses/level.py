@@ -1,5 +1,7 @@
 """The level of a residual: MAPEs under a calibrated floor, whatever it was calibrated on, and their mean over GPUs."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
@@ -60,38 +62,86 @@ def elsewhere_error(draws: Draws, mask: NDArray[np.bool_], calibrate: NDArray[np
     return np.asarray(100.0 * np.abs((T + offset - y) / y).mean(-1, where=~calibrate))
 
 
-def pooled_below(means: Array, sds: Array, margin: float | Array, scale: float) -> Array:
-    """P(mean over SKUs below a margin) with a between-SKU sd ~ half-Cauchy(scale) and a flat mean.
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """Posterior of a mean over SKUs, a mixture of normals over the sd between SKUs; arrays (..., point)."""
+
+    weight: Array
+    centre: Array
+    precision: Array
+
+    def below(self, margin: float | Array) -> Array:
+        """P(mean below a margin), (...); the margin broadcasts with the leading axes."""
+        z = (np.asarray(margin)[..., None] - self.centre) * np.sqrt(self.precision)
+        return np.asarray((self.weight * ndtr(z)).sum(-1))
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """One draw of the mean from each mixture, (...)."""
+        summed = np.cumsum(self.weight, -1)
+        at = (summed < rng.random((*summed.shape[:-1], 1)) * summed[..., -1:]).sum(-1, keepdims=True)
+        centre, precision = (np.take_along_axis(v, at, -1)[..., 0] for v in (self.centre, self.precision))
+        return np.asarray(centre + rng.standard_normal(centre.shape) / np.sqrt(precision))
+
+
+def pool(means: Array, sds: Array, scale: float, correlation: Array | None = None) -> Pooled:
+    """Mean over SKUs with a between-SKU sd ~ half-Cauchy(scale) and a flat mean.
 
     Parameters
     ----------
     means, sds : arrays, shape (..., gpu)
-        Posterior mean and sd of the difference on each SKU.
-    margin : float or array that broadcasts with the leading axes
-
-    Returns
-    -------
-    array, shape (...)
+        Posterior mean and sd on each SKU.
+    correlation : array, shape (..., gpu, gpu), optional
+        Of the errors of these means: constants that are uncertain for all SKUs alike move them together. Default:
+        independent.
     """
     tau = scale * np.tan(0.5 * np.pi * (np.arange(60) + 0.5) / 60)
-    variance = np.maximum(sds, 1e-6)[..., None, :] ** 2 + tau[:, None] ** 2
-    precision = (1.0 / variance).sum(-1)
-    centre = (means[..., None, :] / variance).sum(-1) / precision
-    gap = means[..., None, :] - centre[..., None]
+    sds, one = np.maximum(sds, 1e-6), np.ones(means.shape)
+    variance = sds**2
+    if correlation is not None:  # along its axes the errors are independent
+        variance, axes = np.linalg.eigh(correlation * sds[..., :, None] * sds[..., None, :])
+        variance = np.maximum(variance, 1e-12)
+        means, one = ((axes * v[..., None]).sum(-2) for v in (means, one))
+    variance = variance[..., None, :] + tau[:, None] ** 2
+    means, one = means[..., None, :], one[..., None, :]
+    precision = (one**2 / variance).sum(-1)
+    centre = (one * means / variance).sum(-1) / precision
+    gap = means - one * centre[..., None]
     log_weight = -0.5 * (np.log(variance).sum(-1) + np.log(precision) + (gap**2 / variance).sum(-1))
     weight = np.exp(log_weight - logsumexp(log_weight, axis=-1, keepdims=True))
-    below = ndtr((np.asarray(margin)[..., None] - centre) * np.sqrt(precision))
-    return (weight * below).sum(-1)
+    return Pooled(weight, centre, precision)
+
+
+def pooled_below(
+    means: Array, sds: Array, margin: float | Array, scale: float, correlation: Array | None = None
+) -> Array:
+    """P(mean over SKUs below a margin), (...); see `pool`. The margin broadcasts with the leading axes."""
+    return pool(means, sds, scale, correlation).below(margin)
 
 
 def by_unit(draws: Draws, values: Array) -> tuple[Array, Array, Array]:
     """Mean and sd of values (draw, ...) within each unit of an imputation (or over all draws), and unit weights."""
-    if draws.label != IMPUTED:
-        return values.mean(0)[None], values.std(0)[None], np.ones(1)
-    units = np.unique(draws.unit)
-    rows = [draws.unit == u for u in units]
-    mass = np.array([draws.weight[r].sum() for r in rows])
+    rows, mass = _units(draws)
     return np.stack([values[r].mean(0) for r in rows]), np.stack([values[r].std(0) for r in rows]), mass
+
+
+def correlation_by_unit(draws: Draws, values: Array) -> Array:
+    """Correlation of values (draw, gpu) between GPUs within each unit of `by_unit`, (unit, gpu, gpu)."""
+    found = []
+    for rows in _units(draws)[0]:
+        off = values[rows] - values[rows].mean(0)
+        size = np.maximum(np.sqrt((off**2).mean(0)), 1e-300)
+        one = (off[:, :, None] * off[:, None, :]).mean(0) / (size[:, None] * size)
+        np.fill_diagonal(one, 1.0)
+        found.append(one)
+    return np.stack(found)
+
+
+def _units(draws: Draws) -> tuple[list[NDArray[np.int64]], Array]:
+    """Draws of each imputation (or all together), and their weights."""
+    if draws.label != IMPUTED:
+        return [np.arange(len(draws.weight))], np.ones(1)
+    rows = [np.flatnonzero(draws.unit == u) for u in np.unique(draws.unit)]
+    return rows, np.array([draws.weight[r].sum() for r in rows])
 
 
 def sampled(draws: Draws, mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Array, Array, Array]:

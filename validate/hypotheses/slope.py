@@ -1,5 +1,6 @@
 """The slope of steps on T_gpu beside a free offset: 1 where the shape of T_gpu is right."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,15 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from rooffloor.validate.estimates.cell_draws import Draws
+from rooffloor.validate.estimates.estimate import weighted_quantiles
+from rooffloor.validate.hypotheses.level import pool
 from rooffloor.validate.hypotheses.result import REFUTED, SUPPORTED, UNDECIDED, UNTESTABLE
 from rooffloor.validate.study.margins import Margins
 
 type Array = NDArray[np.float64]
+
+UNKNOWN = 0.5
+"""A slope with a larger sd is not known at all: a slope of 1 would not show, and no other."""
 
 
 def slope(draws: Draws, mask: NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -36,8 +42,8 @@ def slope_summary(draws: Draws, mask: NDArray[np.bool_], margins: Margins) -> di
     """Slope with its interval, its place around the ROPE, how much T_gpu varies over the cells, and a verdict.
 
     Supported where the slope lies within the ROPE, refuted where it lies below it, or above it, each with the
-    margins' probability (a slope that is merely unknown lies outside as a whole, but on neither side); untestable,
-    without numbers, where T_gpu does not vary.
+    margins' probability (a slope that is merely unknown lies outside as a whole, but on neither side); untestable where
+    its sd exceeds `UNKNOWN`, and, without numbers, where T_gpu does not vary.
     """
     mean, sd = slope(draws, mask)
     T = draws.gpu_ms[:, mask]
@@ -47,14 +53,59 @@ def slope_summary(draws: Draws, mask: NDArray[np.bool_], margins: Margins) -> di
     low, high = 1 - margins.slope_rope, 1 + margins.slope_rope
     below, above = ndtr((low - mean) / sd), ndtr((mean - high) / sd)
     drawn = mean + sd * np.random.default_rng(int(mask.sum())).standard_normal(mean.shape)
-    inside = draws.probability(1.0 - below - above, f"P(slope within 1 +- {margins.slope_rope:g})")
-    outside = max(draws.weight @ below, draws.weight @ above)
-    verdict = SUPPORTED if inside.value >= margins.probability else UNDECIDED
     return {
         "slope": draws.estimate(drawn, "slope of y on T_gpu with a free offset", "1").data,
+        **_placed(draws, drawn, below, above, margins),
+        **varying,
+    }
+
+
+BETWEEN = 0.5
+"""Scale of the half-Cauchy prior on the sd of slopes between GPUs, in widths of the ROPE."""
+POOLED_DRAWS = 600
+"""Draws on which slopes are pooled."""
+
+
+def pooled_slope(draws: Draws, masks: Sequence[NDArray[np.bool_]], margins: Margins) -> dict[str, Any]:
+    """Slope over several GPUs together: its mean over GPUs like these, its place around the ROPE, and a verdict.
+
+    In each draw the slopes of the GPUs are independent given the constants (which all GPUs share), with a between-GPU
+    sd ~ half-Cauchy(`BETWEEN` ROPEs) and a flat mean (`level.pool`); on one GPU it is that GPU's slope. Keys and
+    verdict as in `slope_summary`; GPUs on which T_gpu does not vary are left out.
+    """
+    step = max(1, len(draws.weight) // POOLED_DRAWS)
+    rows = np.arange(len(draws.weight)) if step == 1 else np.arange(0, len(draws.weight), step)
+    some = draws.rows(rows) if draws.weight[rows].sum() > 0 else draws
+    told = [slope(some, mask) for mask in masks]
+    told = [one for one in told if np.isfinite(one[1]).all()]
+    if not told:
+        return {"slope": None, "slope_in_rope": None, "slope_verdict": UNTESTABLE}
+    means, sds = (np.stack([one[k] for one in told], -1) for k in (0, 1))
+    rng = np.random.default_rng(int(sum(mask.sum() for mask in masks)))
+    low, high = 1 - margins.slope_rope, 1 + margins.slope_rope
+    if means.shape[-1] == 1:
+        mean, sd = means[:, 0], sds[:, 0]
+        below, above = ndtr((low - mean) / sd), ndtr((mean - high) / sd)
+        drawn = mean + sd * rng.standard_normal(mean.shape)
+    else:
+        pooled = pool(means, sds, BETWEEN * max(margins.slope_rope, 0.01))
+        below, above, drawn = pooled.below(low), 1.0 - pooled.below(high), pooled.sample(rng)
+    return {
+        "slope": some.estimate(drawn, "slope of y on T_gpu with a free offset, mean over GPUs", "1").data,
+        **_placed(some, drawn, below, above, margins),
+    }
+
+
+def _placed(draws: Draws, drawn: Array, below: Array, above: Array, margins: Margins) -> dict[str, Any]:
+    """P(inside the ROPE) and the verdict, from the probabilities of lying below and above it in each draw."""
+    low, high = weighted_quantiles(drawn, draws.weight, (0.16, 0.84))  # an sd on either side
+    inside = draws.probability(1.0 - below - above, f"P(slope within 1 +- {margins.slope_rope:g})")
+    outside = float(max(draws.weight @ below, draws.weight @ above))
+    verdict = SUPPORTED if inside.value >= margins.probability else UNDECIDED
+    verdict = verdict if high - low < 2.0 * UNKNOWN else UNTESTABLE
+    return {
         "slope_in_rope": inside.data,
         "slope_verdict": REFUTED if outside >= margins.probability else verdict,
-        **varying,
     }
 
 

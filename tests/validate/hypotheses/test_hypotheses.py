@@ -20,7 +20,7 @@ from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED, Draws
 from rooffloor.validate.hypotheses.h1 import h1
 from rooffloor.validate.hypotheses.h2 import h2
 from rooffloor.validate.hypotheses.h3 import PRIOR_SCALES, _log_evidence, explanation_weights, h3
-from rooffloor.validate.hypotheses.level import by_unit, left_out_error, level_error, pooled_below
+from rooffloor.validate.hypotheses.level import by_unit, correlation_by_unit, left_out_error, level_error, pool, pooled_below
 from rooffloor.validate.hypotheses.result import (
     NEGLIGIBLE,
     NOT_TESTED,
@@ -135,7 +135,7 @@ def test_a_slope_that_is_merely_unknown_is_not_refuted():
     vaguer = replace(draws, noise_ms=1_000 * draws.noise_ms)
     found = slope_summary(vaguer, draws.mask(SIBLING, "H100"), MARGINS)
     assert found["slope_in_rope"]["value"] < 0.05
-    assert found["slope_verdict"] == UNDECIDED
+    assert found["slope_verdict"] == UNTESTABLE  # "undecided" beside such a probability would say that it is known
 
 
 def integrated(means: np.ndarray, sds: np.ndarray, margin: float, scale: float) -> float:
@@ -249,7 +249,7 @@ def test_explanation_weights_are_ratios_of_integrals(scale: float):
     y = np.array([[7.4, 10.0, 17.0, 22.5]])  # between an offset of 1.3 and a slope of 1.3 beside the anchor's 4 ms
     draws = with_cells(draws, mask, gpu_ms=T, step_ms=y, anchor_floor_ms=np.full((4, 4), 4.0))
     expected = brute_force_weights(T[0], y[0], y[0] - T[0] - 4.0, scale)
-    found = explanation_weights(draws, mask, scale)
+    found = explanation_weights(draws, [mask], scale)
     assert found == pytest.approx(expected, abs=0.003)
     assert min(found.values()) > 0.01  # a case that could go either way
 
@@ -284,7 +284,7 @@ def test_evidence_is_accurate_for_many_cells_and_any_noise(cells: int, sigma: fl
 )
 def test_the_planted_explanation_wins(label: str, truth: Mapping[str, Any], winner: str):
     draws = simulate(label, models=(ANCHOR, SMALL), gpus=("A100-40GB",), noise=0.003, **truth)
-    found = explanation_weights(draws, draws.mask(SMALL, "A100-40GB"), 1.0)
+    found = explanation_weights(draws, [draws.mask(SMALL, "A100-40GB")], 1.0)
     assert sum(found.values()) == pytest.approx(1)
     assert found[winner] > 0.9
 
@@ -300,7 +300,7 @@ def test_imputations_count_by_their_weight():
         anchor_floor_ms=np.where(second[:, None], other.anchor_floor_ms, draws.anchor_floor_ms),
         weight=np.where(second, 0.2, 0.8) / 100,
     )
-    found = explanation_weights(mixed, draws.mask(SMALL, "H100"), 1.0)
+    found = explanation_weights(mixed, [draws.mask(SMALL, "H100")], 1.0)
     assert found["offset only"] == pytest.approx(0.8, abs=0.07)
     assert found["scale only"] == pytest.approx(0.2, abs=0.05)
 
@@ -380,7 +380,8 @@ def test_h1_is_supported_by_a_family_with_the_anchors_floor(label: str):
     assert {row["slope_verdict"] for row in family["per_sku"]} == {SUPPORTED}
     assert family["joint"]["value"] > 0.95
     assert family["by_die"] > 0.9  # two dies say less than three GPUs
-    assert [("every one" in s, "schools agree" in s) for s in found.sentences[1:]] == [(True, False), (False, True)]
+    schools = "schools agree" if label == MEASURED else "no p of one data set"
+    assert [("every one" in s, schools in s) for s in found.sentences[1:]] == [(True, False), (False, True)]
     assert "above 0.99" in found.sentences[0]
     assert "H1 is supported for it." in " ".join(found.text.split())
 
@@ -412,7 +413,11 @@ def test_h1_reports_a_slope_that_the_level_hides():
         mask = draws.mask(SIBLING, gpu)
         tilted[:, mask] += 0.25 * (T[mask] - T[mask].mean())
     found = h1(replace(draws, step_ms=tilted), MARGINS)
-    assert found.verdict == SUPPORTED
+    (family,) = found.data["families"]
+    assert family["probability"]["value"] > 0.95
+    assert family["slope_verdict"] == REFUTED
+    assert found.verdict == UNDECIDED  # a level within the margin does not support a branch whose shape is wrong
+    assert "the level alone does not support H1" in found.sentences[-2]
     assert "The level alone would not show it." in found.sentences[-1]
 
 
@@ -446,7 +451,8 @@ def test_h1_numbers_are_those_of_its_pieces(label: str):
     assert family["probability"]["value"] == pytest.approx(pooled, abs=0.005)
     die = np.stack([gap[:, :2].mean(-1), gap[:, 2]], -1)  # H100 and H200 are one die
     die_means, die_sds, _ = by_unit(draws, die)
-    assert family["by_die"] == pytest.approx(mass @ pooled_below(die_means, die_sds, 2.0, 2.5))
+    alike = correlation_by_unit(draws, die) if label == MEASURED else None
+    assert family["by_die"] == pytest.approx(mass @ pooled_below(die_means, die_sds, 2.0, 2.5, alike))
     assert family["joint"]["value"] == pytest.approx(draws.weight @ (gap < 2.0).all(-1))
     curve = {point["margin"]: point["probability"] for point in family["margins"]}
     assert list(curve) == pytest.approx(np.arange(21) / 4)
@@ -521,7 +527,7 @@ def test_the_sd_of_the_dispatch_factor_is_that_of_least_squares_beside_a_floor()
     assert row["term"]["value"] == pytest.approx(np.median(draws.dispatch_ms[:, mask], -1).mean())
 
 
-def test_h2b_is_untestable_undecided_or_negligible():
+def test_h2b_is_untestable_refuted_or_negligible():
     draws = moe()
     unseen = h2(draws, Margins(dispatch_percent=0.001)).data["parts"]["b"]
     assert (unseen["verdict"], unseen["per_sku"][0]["probability"]["value"]) == (UNTESTABLE, 0)
@@ -529,7 +535,7 @@ def test_h2b_is_untestable_undecided_or_negligible():
     assert "cannot be tested here" in unseen["sentences"][0]
     large = replace(draws, dispatch_ms=300 * draws.dispatch_ms)
     seen = h2(large, MARGINS).data["parts"]["b"]
-    assert (seen["verdict"], seen["per_sku"][0]["kappa_sd"] < 0.5) == (UNDECIDED, True)
+    assert (seen["verdict"], seen["per_sku"][0]["kappa_sd"] < 0.5) == (REFUTED, True)  # P(negligible) is 0
     assert "cannot be tested here" not in seen["sentences"][0]
 
 
@@ -563,7 +569,9 @@ def test_h3_is_supported_by_a_planted_floor(label: str):
     assert row["floor_above_anchor"]["value"] == pytest.approx(3.0, abs=0.1)
     assert row["own_level"]["value"] < 1 < 10 < row["level"]["value"]
     assert set(row["weights"]) == set(PRIOR_SCALES)
-    assert f"{SMALL} on A100-40GB." in found.sentences[-1]
+    (pooled,) = found.data["pooled"]
+    assert (pooled["gpus"], pooled["verdict"], pooled["joined"]) == (["A100-40GB"], SUPPORTED, None)
+    assert found.sentences[0].startswith(f"{SMALL} diverges on A100-40GB.")
     assert "would look like such a floor" in found.sentences[-1]
 
 
@@ -596,8 +604,8 @@ def test_h3_counts_the_pairs_that_diverge():
     found = h3(shifted, MARGINS)
     assert [row["verdict"] for row in found.data["per_sku"]] == [NOT_TESTED, NOT_TESTED, SUPPORTED]
     assert found.verdict == SUPPORTED
-    assert "nothing to test there" in found.sentences[0]
-    assert "H100" not in found.sentences[-1]
+    assert "diverges on A100-40GB." in found.sentences[0]
+    assert ["nothing to test there" in s for s in found.sentences[1:4]] == [True, True, False]
 
 
 def test_h3_leaves_larger_models_and_single_cells_out():
