@@ -1,9 +1,9 @@
 """Do the verdicts stand under other choices? The same tests with one choice changed at a time.
 
-Choices: constants and roof, the grid and the offset reading of imputed studies, the experts that are streamed, the
-prior on the spread between GPUs, the noise, one GPU or one grid cell left out. A verdict that some choice turns into
-its opposite is undecided. Where cells are left out, floors and constants stay those of all cells: only the judging
-changes.
+Choices: of a published study, floors refitted to imputed cells in place of the printed figures; constants and roof, the
+grid and the offset reading of imputed studies, the experts that are streamed, the prior on the spread between GPUs, the
+noise, one GPU or one grid cell left out. A verdict that some choice turns into its opposite is undecided. Where cells
+are left out, floors and constants stay those of all cells: only the judging changes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +24,13 @@ from rooffloor.validate.hypotheses.error_rates import committed, error_rates
 from rooffloor.validate.hypotheses.h1 import SPREAD, h1
 from rooffloor.validate.hypotheses.h2 import h2
 from rooffloor.validate.hypotheses.h3 import h3
+from rooffloor.validate.hypotheses.joins import Explained
 from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED, UNDECIDED, Result
 from rooffloor.validate.study.margins import Margins
 
 if TYPE_CHECKING:
     from rooffloor.validate.fitting.evidence import Evidence
+    from rooffloor.validate.hypotheses.as_published import AsPublished
 
 type Array = NDArray[np.float64]
 
@@ -76,21 +78,45 @@ class Robustness:
         return {"rows": self.rows, "settled": self.settled}
 
 
-def robustness(evidence: "Evidence", results: Mapping[str, Result]) -> Robustness:
-    """The tests of `results` under every choice; the first row holds the verdicts that they have."""
-    primary = {name: verdict for result in results.values() for name, verdict in result.statements.items()}
+def robustness(
+    evidence: "Evidence",
+    results: Mapping[str, Result],
+    printed: "AsPublished | None" = None,
+    refitted: Mapping[str, Result] | None = None,
+) -> Robustness:
+    """The tests of `results` under every choice; the first row holds the verdicts that they have.
+
+    Of a published study, `printed` adds H1 on printed figures under other choices, and `refitted` the verdicts on
+    imputed cells, of which all other choices are variations.
+    """
+    primary = _statements(results)
     rows: list[dict[str, Any]] = [{"kind": "primary", "name": PRIMARY, **primary}]
+    if printed is not None and refitted is not None:
+        if "H1" in results:
+            untold = dict.fromkeys(primary, NOT_TESTED)
+            rows += [{"kind": kind, "name": n, **untold, "H1": verdict} for kind, n, verdict in printed.choices()]
+        rows.append({"kind": "floor", "name": "refitted to imputed cells", **_statements(refitted)})
+    explained = Explained(evidence.draws, evidence.study.margins)  # joins are tried once, on all cells
     for choice in choices(evidence):
-        found = verdicts(choice, evidence.study.margins, list(results))
+        found = verdicts(choice, evidence.study.margins, list(results), explained)
         rows.append({"kind": choice.kind, "name": choice.name, **found})
     return Robustness(rows, settle(rows))
 
 
-def verdicts(choice: Choice, margins: Margins, names: Sequence[str] = ("H1", "H2", "H3")) -> dict[str, str]:
-    """Verdict on each statement of these hypotheses under one choice."""
+def _statements(results: Mapping[str, Result]) -> dict[str, str]:
+    return {name: verdict for result in results.values() for name, verdict in result.statements.items()}
+
+
+def verdicts(
+    choice: Choice,
+    margins: Margins,
+    names: Sequence[str] = ("H1", "H2", "H3"),
+    explained: Explained | None = None,
+) -> dict[str, str]:
+    """Verdict on each statement of these hypotheses under one choice; `explained` as in `h1`."""
     tests: dict[str, Callable[..., Result]] = {"H1": partial(h1, both_schools=False, spread=choice.spread)}
     tests |= {"H2": h2, "H3": h3}
-    results = [tests[name](choice.draws, margins) for name in names]
+    results = [tests[name](choice.draws, margins, explained=explained) for name in names]
     return {name: verdict for result in results for name, verdict in result.statements.items()}
 
 
@@ -246,4 +272,6 @@ def _expert_traffic(evidence: "Evidence", draws: Draws) -> Iterator[Choice]:
                 weight = 1.0 / draws.noise_ms[:, mask] ** 2
                 moved = (weight * (T - draws.gpu_ms)[:, mask]).sum(-1) / weight.sum(-1)
                 floor[:, mask] -= moved[:, None]
-        yield Choice("experts streamed", experts, replace(draws, gpu_ms=T, floor_ms=floor))
+        moved_own = draws.own_calibrated_ms + floor - draws.floor_ms
+        changed = replace(draws, gpu_ms=T, floor_ms=floor, own_calibrated_floor_ms=moved_own)
+        yield Choice("experts streamed", experts, changed)
