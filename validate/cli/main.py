@@ -2,13 +2,9 @@
 
 import argparse
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import NoReturn
 
 from rooffloor import __version__
@@ -26,7 +22,7 @@ from rooffloor.validate.cli.commands import (
     table,
     test,
 )
-from rooffloor.validate.common import errors
+from rooffloor.validate.common import ending, errors
 
 COMMANDS = {
     module.__name__.rpartition(".")[2].rstrip("_"): module
@@ -39,10 +35,6 @@ EXIT_CODES = (
 )
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which cleans up as Ctrl-C does."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
@@ -53,18 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = _parser().parse_known_args(arguments)
     if unknown:
         options.parser.error(f"unknown arguments: {' '.join(unknown)}")
+    options.silent = options.quiet
     options.quiet |= "CI" in os.environ or not sys.stderr.isatty()
     try:
-        with _terminable():
+        os.getcwd()
+    except OSError:
+        return _say("the folder that this command was started in is gone; change to another one", errors.BAD_INPUT)
+    if arguments is None:
+        streams.hush_libraries()
+    try:
+        with ending.on_signals(for_good=arguments is None):
             code: int = options.run(options)
     except errors.InputError as error:
         return _say(error, errors.BAD_INPUT)
     except (errors.GateError, errors.TaskError) as error:
         return _say(error, errors.GATE_FAILED)
-    except Terminated:
-        return _say("terminated", errors.TERMINATED)
-    except KeyboardInterrupt:
-        return _say("interrupted", errors.INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return _say(*next((said, code) for one, said, code in ending.ENDS.values() if isinstance(error, one)))
     except BrokenPipeError:  # the reader has gone (rooffloor table | head)
         streams.discard_output()
         return errors.PIPE_CLOSED
@@ -72,27 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.tell(traceback.format_exc().rstrip("\n"))
         return errors.BUG
     return code
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM is raised as `Terminated`, so that temporary files go; not in processes that are forked meanwhile."""
-    owner = os.getpid()
-
-    def stop(number: int, _: FrameType | None) -> None:
-        if os.getpid() == owner:
-            raise Terminated
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _say(message: object, code: int) -> int:

@@ -137,6 +137,26 @@ def study_of(options: argparse.Namespace) -> "Study":
     return rf.Study.from_data(options.data, **about)
 
 
+def check_runner(options: argparse.Namespace) -> None:
+    """InputError where no cluster answers at --dask, or nothing can be kept at --keep; before the work is done."""
+    if options.keep is not None:
+        check_folder(options, options.keep, ())
+    if options.dask is not None:
+        from rooffloor.validate.common.runner import check_scheduler
+
+        check_scheduler(options.dask)
+
+
+def check_file(options: argparse.Namespace, *outputs: Path | None) -> None:
+    """InputError where an output cannot be written, or is a file that is read; before the work is done."""
+    from rooffloor.validate.common import files
+
+    refuse_overwriting(options, *outputs)
+    for output in outputs:
+        if output is not None:
+            files.check_writable_file(output)
+
+
 def runner_of(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_runner` as arguments."""
     return {"jobs": options.jobs, "dask": options.dask, "folder": options.keep}

@@ -2,13 +2,16 @@
 
 An imputed study: every imputed grid with its own T_gpu, latent constants and floors per (GPU, model); see `imputed`.
 A measured study: constants joint (all cells) and cut (the anchor's cells alone), under the roof's plain structure and
-with the query-head limb; see `measured`.
+with the query-head limb; see `measured`. One of these that fails its gate is a warning in its place; where it is the
+primary one, the first of the others that passes stands in for it.
 """
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +42,7 @@ TREATMENTS = {
     "joint": "joint: constants from all cells",
 }
 """Of the constants of measured cells."""
+NUISANCE = "What is reported met the gate; this parameter only stands behind it, and had more draws."
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,7 @@ class Evidence:
     measurements : Measurements or None
     reconstruction : Reconstruction or None
     fits : list of dict
-        One row of diagnostics per fit, or one for all imputations.
+        One row of diagnostics per fit, those that failed too, or one for all imputations.
     constants : mapping of variant name ("primary" too) to {constant: {gpu or "all GPUs": draws}}
     recomputed : dict or None
         How refitted imputations compare with their cached posteriors.
@@ -73,6 +77,8 @@ class Evidence:
         Power-scaling of prior and likelihood for the floors and constants behind the hypotheses.
     seconds : float
         What the fits took.
+    instead : str
+        That and why another treatment stands in for the primary one; empty where that has an answer itself.
     """
 
     study: "Study"
@@ -91,6 +97,7 @@ class Evidence:
     warnings: Sequence[str] = ()
     sensitivity: Sequence[dict[str, Any]] = ()
     seconds: float = 0.0
+    instead: str = ""
 
     def __repr__(self) -> str:
         cells, passed = self.draws.cells, sum(row["passed"] for row in self.fits)
@@ -121,6 +128,8 @@ def fit(
     quiet: bool = True,
     primary_only: bool = False,
     jobs: int | None = None,
+    folder: Path | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Evidence:
     """Fit (or read from the cache) what a study needs.
 
@@ -132,11 +141,15 @@ def fit(
     refit : bool
         Fit every imputation anew instead of reading cached posteriors.
     quiet : bool
-        False: say on stderr what is being fitted.
+        False: say on stderr what is being fitted, with progress bars.
     primary_only : bool
         Leave out the side-by-side treatments and the check of the cache.
     jobs : int, optional
         Imputations that are fitted at a time; default: 2.
+    folder : Path, optional
+        Where fits to measured cells are kept as they finish, so that an interrupted run resumes.
+    tell : callable, optional
+        Is told what is being fitted, in a few words; default: as `quiet` says.
 
     Returns
     -------
@@ -145,9 +158,9 @@ def fit(
     Raises
     ------
     GateError
-        A fit failed its gate, or too many imputations did.
+        No treatment of measured cells passed its gate, or too many imputations did not.
     InputError
-        The study's data cannot be used.
+        The study's data cannot be used, or `folder` cannot be written.
 
     Examples
     --------
@@ -159,17 +172,30 @@ def fit(
     'Llama-3.1-8B'
     """
     seed, started = study.seed if seed is None else seed, time.monotonic()
+    tell = tell if tell is not None or quiet else _on_stderr
     try:
         if study.data.format == "published":
-            found = _imputed(study, seed, refit, quiet, primary_only, jobs or 2)
+            found = _imputed(study, seed, refit, quiet, primary_only, jobs or 2, tell)
         else:
-            found = _measured(study, seed, quiet, primary_only)
+            found = _measured(study, seed, quiet, primary_only, tell, folder)
         return replace(found, seconds=time.monotonic() - started)
     except GateFailure as error:
         raise GateError(str(error)) from error
 
 
-def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: bool, jobs: int) -> Evidence:
+def _on_stderr(what: str) -> None:
+    print(f"rooffloor: {what}", file=sys.stderr)
+
+
+def _imputed(
+    study: "Study",
+    seed: int,
+    refit: bool,
+    quiet: bool,
+    primary_only: bool,
+    jobs: int,
+    tell: Callable[[str], None] | None,
+) -> Evidence:
     folder = study.data.path.parent
     result = load_reconstruction(folder)
     grids = imputed.Imputed.of(study, result.cells)
@@ -179,12 +205,16 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
     if stored is None:
         if not refit:
             notes.append("No cached posteriors match the imputed grids: every imputation was fitted anew.")
+        if tell is not None:
+            tell("fitting every imputed grid")
         stored = grids.fit_all(quiet=quiet, jobs=jobs)
     failed = np.flatnonzero(~stored["passed"])
     if len(failed) > MAX_FAILED * len(grids.weight):
         raise GateError(f"{len(failed)} of {len(grids.weight)} fits to imputed grids failed their gate")
     recomputed, scaled = None, []
     if not primary_only and not anew:
+        if tell is not None:
+            tell("refitting some imputed grids, to compare them with their cached posteriors")
         which, fits = imputed.refitted(grids, seed, quiet=quiet, jobs=jobs)
         recomputed = imputed.compared_with_cache(which, fits, stored)
         scaled = imputed.power_scaled(grids, which, fits)
@@ -222,7 +252,7 @@ def _imputed(study: "Study", seed: int, refit: bool, quiet: bool, primary_only: 
         constants={"primary": constants},
         recomputed=recomputed,
         datatree=imputed.tree_of(draws),
-        structure="three constants and a launch latency per GPU; floors per (GPU, model), added, signed",
+        structure="three constants and a launch latency per GPU and class; floors per (GPU, model), added, signed",
         treatment="the study's own, latent in each imputation",
         warnings=notes,
         sensitivity=scaled,
@@ -235,14 +265,22 @@ def _check_anchor(study: "Study", models: Sequence[str]) -> None:
         raise InputError(f"{where} has no usable cells; models there: {', '.join(models)}")
 
 
-def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evidence:
-    from rooffloor.validate.fitting.measured import Measured, variant
+def _measured(
+    study: "Study",
+    seed: int,
+    quiet: bool,
+    primary_only: bool,
+    tell: Callable[[str], None] | None,
+    folder: Path | None,
+) -> Evidence:
+    from rooffloor.validate.fitting.measured import Measured, failed_row, variant
 
     measurements = study.measurements()
     cells = measurements.cells()
     _check_anchor(study, cells.models)
     anchor_on = {gpu for model, gpu in zip(cells.model, cells.gpu, strict=True) if model == study.anchor}
-    fitted = Measured(study, measurements, seed, quiet)
+    how: dict[str, Any] = {"quiet": quiet, "tell": tell, "folder": folder}
+    fitted = Measured(study, measurements, seed, **how)
     preset = study.efficiency.preset
     beside = "study" if preset != "study" else "query heads"
     treatment = "cut" if study.efficiency.treatment == "study" else study.efficiency.treatment
@@ -251,45 +289,84 @@ def _measured(study: "Study", seed: int, quiet: bool, primary_only: bool) -> Evi
     if preset == "per gpu" and (lacking := sorted({*cells.gpus} - anchor_on)):
         where = f"{study.data.path.name}: the anchor has no usable cells on {lacking[0]}"
         raise InputError(f"{where}: [efficiency] preset 'per gpu' needs some for the constants of each GPU")
+    primary = (preset, treatment)
+    order = dict.fromkeys([primary, *((roof, one) for roof in (preset, beside) for one in treatments)])
     fits: list[dict[str, Any]] = []
-    constants: dict[str, Mapping[str, Mapping[str, Array]]] = {}
-    name = variant(preset, treatment)
-    draws, found, constants["primary"], tree = fitted.fit(preset, treatment, with_classes=True)
-    fits += found
-    variants = {}
-    if not primary_only:
-        for roof in (preset, beside):
-            for other in treatments:
-                if (roof, other) != (preset, treatment):
-                    label = variant(roof, other)
-                    variants[label], found, constants[label], _ = fitted.fit(roof, other)
-                    fits += found
+    failed: dict[str, str] = {}
+    passed: dict[tuple[str, str], tuple[Draws, Mapping[str, Mapping[str, Array]], xr.DataTree]] = {}
+
+    def fails(name: str, failure: GateFailure) -> None:
+        failed[name] = str(failure)
+        fits.append(failed_row(name, failure))
+
+    for one in order:
+        if passed and primary_only:
+            break
+        try:
+            draws, row, constants, tree = fitted.fit(*one)
+        except GateFailure as failure:
+            fails(variant(*one), failure)
+            continue
+        fits.append(row)
+        if not passed:
+            try:
+                draws, row = fitted.with_class_floors(draws, one[0])
+                fits.append(row)
+            except GateFailure as failure:
+                fails(f"{variant(one[0], 'joint')}, {fitted.per_class}", failure)
+        passed[one] = draws, constants, tree
+    if not passed:
+        said = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        raise GateError(f"no treatment of the constants has an answer: {said}", fits)
+    chosen = next(iter(passed))
+    draws, constants, tree = passed[chosen]
     tree.attrs["label"] = draws.label
+    instead = ""
+    if chosen != primary:
+        why = failed.pop(variant(*primary))
+        instead = (
+            f"The primary treatment, {variant(*primary)}, has no answer ({why}). This report stands under "
+            f"{variant(*chosen)} in its place."
+        )
     kept = None
     flagged = set(measurements.flagged_grids)
+    measured_pairs = list(zip(cells.model.tolist(), cells.gpu.tolist(), strict=True))
     if flagged and not primary_only:
-        if treatment == "cut" and not any(model == study.anchor for model, _ in flagged):
+        if chosen[1] == "cut" and not any(model == study.anchor for model, _ in flagged):
             # Constants and anchor floors come from the anchor's cells, which all stay; all that a refit could move is
             # how far other floors are drawn together.
-            pairs = zip(cells.model.tolist(), cells.gpu.tolist(), strict=True)
-            kept = draws.where(np.array([pair not in flagged for pair in pairs]))
+            kept = draws.where(np.array([pair not in flagged for pair in measured_pairs]))
         else:
-            kept, found, _, _ = Measured(study, measurements.without_flagged(), seed, quiet).fit(preset, treatment)
-            fits += [row | {"name": f"{row['name']}, without flagged grids"} for row in found]
+            name = f"{variant(*chosen)}, without flagged grids"
+            left = {model for model, gpu in measured_pairs if (model, gpu) not in flagged}
+            if study.anchor not in left or (chosen[1] == "cut" and len(left) < 2):
+                failed[name] = "too few cells are left"
+            else:
+                try:
+                    kept, row, *_ = Measured(study, measurements.without_flagged(), seed, **how).fit(*chosen)
+                    fits.append(row | {"name": f"{row['name']}, without flagged grids"})
+                except GateFailure as failure:
+                    fails(name, failure)
+    beside_it = [one for one in order if one != chosen and one in passed]
     return Evidence(
         study=study,
         seed=seed,
         draws=draws,
-        variants=variants,
+        variants={variant(*one): passed[one][0] for one in beside_it},
         without_flagged=kept,
         measurements=measurements,
         reconstruction=None,
         fits=fits,
-        constants=constants,
+        constants={"primary": constants} | {variant(*one): passed[one][1] for one in beside_it},
         recomputed=None,
         datatree=tree,
-        structure=name.split(",")[0] + ("" if study.floor == PER_MODEL else f", {study.floor}"),
-        treatment=TREATMENTS[treatment],
-        warnings=tuple(str(w) for w in measurements.provenance.get("warnings", ())),
+        structure=variant(*chosen).split(",")[0] + ("" if study.floor == PER_MODEL else f", {study.floor}"),
+        treatment=TREATMENTS[chosen[1]],
+        warnings=(
+            *(str(w) for w in measurements.provenance.get("warnings", ())),
+            *(f"{name} has no answer and is left out: {why}." for name, why in failed.items()),
+            *(f"{row['name']}: {row['note']}. {NUISANCE}" for row in fits if row["passed"] and row["note"]),
+        ),
         sensitivity=fitted.sensitivity,
+        instead=instead,
     )

@@ -130,11 +130,12 @@ def draw(evidence: Evidence, data: Mapping[str, Any], floors: "Comparison | None
         if row["published"] is not None
     }
     h1, limits = data["hypotheses"]["H1"], evidence.study.margins
+    by_class, alone = data["floors"]["by_class"], data["floors"]["self_floors"]
     drawn = {
         "absorption": absorption.absorption(data["absorption"], label),
         "hidden_errors": absorption.hidden_errors(data["hidden_errors"], label),
         "table": report.two_number_table(data["table"], label)[0],
-        "floors": report.floors(data["floors"]["by_class"], data["floors"]["self_floors"], label),
+        **({"floors": report.floors(by_class, alone, label)} if by_class or alone else {}),
         "measured_predicted": cells.measured_predicted(draws)[0],
         "breakdown": report.breakdown(data["breakdown"], label)[0],
         "context": cells.context_slopes(draws, rises)[0],

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rooffloor.models.calibration.store import to_npz
 from rooffloor.validate.common import files
+from rooffloor.validate.common.errors import GateError
 from rooffloor.validate.fitting import evidence, saved
 from rooffloor.validate.fitting.evidence import Evidence
 from rooffloor.validate.presentation import writers
-from rooffloor.validate.reporting import figures, pages, record, tables
+from rooffloor.validate.reporting import figures, pages, record, tables, unanswered
 
 if TYPE_CHECKING:
     from rooffloor.validate.comparison.comparison import Comparison
@@ -84,12 +85,52 @@ def report(
         for key, figure in drawn.items():
             files.write_bytes(folder / "figures" / f"{key}.png", images[key])
             files.write_bytes(folder / "figures" / f"{key}.svg", writers.image(figure, "svg"))
-        fit.datatree.to_netcdf(folder / "posterior.nc")
+        files.write_bytes(folder / "posterior.nc", bytes(fit.datatree.to_netcdf()))
         files.write_bytes(folder / saved.FILE, to_npz(fit.calibration))
-        files.write_json(folder / "run.json", _run_facts(fit, started))
+        files.write_json(folder / "run.json", _run_facts(study, started, fit.seconds))
         written = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
     paths = {str(p): target / p for p in written}
     return ReportResult(paths, data, f"{pages.text(data)}\nReport: {target / 'report.html'}\n")
+
+
+def report_unanswered(
+    study: "Study", failure: GateError, *, out: str | Path | None = None, seed: int | None = None
+) -> Mapping[str, Path]:
+    """Write what can be said of measured cells of which no fit has an answer.
+
+    Parameters
+    ----------
+    study : Study
+    failure : GateError
+        Of `rooffloor.fit`.
+    out, seed
+        As for `report`.
+
+    Returns
+    -------
+    mapping of name to path
+        report.html, report.md, report.json and run.json. Of an earlier report, the posterior and the figures stay:
+        the page says so.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written.
+    """
+    started = time.time()
+    target = Path(out) if out is not None else Path("reports") / study.name
+    data = unanswered.assemble(study, failure, seed=study.seed if seed is None else seed)
+    stay = [name for name in ("posterior.nc", saved.FILE, "figures") if (target / name).exists()]
+    if stay:
+        data["status"]["sentences"].append(f"Of an earlier report are, in this folder: {', '.join(stay)}.")
+    with files.folder(target) as folder:
+        files.write_json(folder / "report.json", data)
+        plain = files.json_ready(data)
+        files.write_text(folder / "report.html", unanswered.html(plain))
+        files.write_text(folder / "report.md", unanswered.markdown(plain))
+        files.write_json(folder / "run.json", _run_facts(study, started))
+        written = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    return {str(p): target / p for p in written}
 
 
 def table(study: "Study", *, seed: int | None = None) -> TableResult:
@@ -101,13 +142,13 @@ def table(study: "Study", *, seed: int | None = None) -> TableResult:
     return TableResult(data, f"{study.name}: data {fitted.draws.label}\n\n{pages.table_text(rows)}")
 
 
-def _run_facts(fit: Evidence, started: float) -> dict[str, Any]:
+def _run_facts(study: "Study", started: float, fit_seconds: float = 0.0) -> dict[str, Any]:
     """What differs from run to run or machine to machine, kept out of report.json."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "fit_seconds": round(fit.seconds, 1),
-        "seconds": round(fit.seconds + time.time() - started, 1),
-        "data": str(fit.study.data.path),
+        "fit_seconds": round(fit_seconds, 1),
+        "seconds": round(fit_seconds + time.time() - started, 1),
+        "data": str(study.data.path),
         "host": platform.node(),
         "platform": platform.platform(),
         "python": sys.version.split()[0],

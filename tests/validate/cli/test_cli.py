@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,27 @@ import pytest
 
 import rooffloor as rf
 from rooffloor.validate.cli import main, streams
+from rooffloor.validate.common import runner as runner_module
 from rooffloor.validate.common.errors import GateError, InputError, TaskError
 from rooffloor.validate.fitting import reconstruct
 from rooffloor.validate.reporting import run as reporting
+from rooffloor.validate.simulation import hypotheses
 
 HEAVY = ("numpy", "pandas", "scipy", "xarray", "arviz", "pymc", "pytensor", "pandera", "matplotlib", "numba")
+
+
+MAIN = """
+from rooffloor.validate.cli import main
+sys.exit(main.main())
+"""
+
+
+@dataclass(frozen=True)
+class MeasuredFit:
+    """What the command looks at of a fit to measured cells."""
+
+    measurements: str = "cells"
+    warnings: tuple[str, ...] = ("of the data",)
 
 
 @dataclass
@@ -42,7 +59,7 @@ def answer(verdict="supported"):
 def spies(monkeypatch, tmp_path):
     """Fakes for the computing behind every command; works in an empty folder."""
     fakes = SimpleNamespace(
-        load=Spy(SimpleNamespace(name="a-study")),
+        load=Spy(SimpleNamespace(name="a-study", data=SimpleNamespace(format="published"))),
         fit=Spy(SimpleNamespace(measurements=None)),
         **{name: Spy(answer()) for name in ("compare_floors", "report", "table", "test", "impute")},
     )
@@ -91,7 +108,8 @@ main()
     assert heavy == "LOADED []"
     beside = {name for name in ours.split() if "cli" not in name.split(".")}
     rooms = {"rooffloor.validate", "rooffloor.validate.common", "rooffloor.validate.measurements"}
-    assert beside - rooms == {"rooffloor.validate.common.errors", "rooffloor.validate.measurements.importers"}
+    light = {f"rooffloor.validate.{name}" for name in ("common.ending", "common.errors", "measurements.importers")}
+    assert beside - rooms == light
     for word in ("report", "table", "test", "reconstruct", "exit codes", "130 interrupted"):
         assert word in done.stdout
 
@@ -141,8 +159,10 @@ def test_wrong_arguments_exit_2(arguments, capsys):
 def test_report_runs_the_default_study_into_reports(spies, capsys):
     assert main.main(["report"]) == 0
     assert spies.load.calls == [(("transfer-study",), {})]
-    given = {"seed": None, "refit": False, "jobs": None, "quiet": True}
-    assert spies.fit.calls == [((spies.load.answer,), given)]
+    given = {"seed": None, "refit": False, "jobs": None, "folder": None, "quiet": True}
+    [(args, kwargs)] = spies.fit.calls
+    assert kwargs.pop("tell") is not None
+    assert (args, kwargs) == ((spies.load.answer,), given)
     assert spies.compare_floors.calls == []
     assert spies.report.calls == [((spies.fit.answer,), {"floors": None, "out": Path("reports/a-study")})]
     assert capsys.readouterr().out == "all is well\n"
@@ -152,31 +172,149 @@ def test_report_runs_the_default_study_into_reports(spies, capsys):
 def test_report_hands_on_its_options(spies):
     assert main.main(["report", "my.toml", "--out", "here", "--seed", "7", "--refit", "--jobs", "3", "--quiet"]) == 0
     assert spies.load.calls == [(("my.toml",), {})]
-    assert spies.fit.calls[0][1] == {"seed": 7, "refit": True, "jobs": 3, "quiet": True}
+    given = {"seed": 7, "refit": True, "jobs": 3, "folder": None, "quiet": True}
+    assert {name: value for name, value in spies.fit.calls[0][1].items() if name != "tell"} == given
     assert spies.report.calls[0][1]["out"] == Path("here")
 
 
-def test_a_report_on_measured_cells_compares_floors(spies):
-    spies.fit.answer.measurements = "cells"
+def measured(spies):
+    """The fit is one to measured cells."""
+    spies.fit.answer = MeasuredFit()
+    return spies
+
+
+def test_a_report_on_measured_cells_compares_floors(spies, monkeypatch):
+    measured(spies)
+    asked = []
+    monkeypatch.setattr(runner_module, "check_scheduler", asked.append)
     runner = ["--dask", "tcp://10.0.0.1:8786", "--jobs", "3", "--keep", "kept"]
     assert main.main(["report"]) == main.main(["report", "--full", "--seed", "7", *runner]) == 0
     given = {"seed": None, "refits": False, "jobs": None, "dask": None, "folder": None, "quiet": True}
     full = {"seed": 7, "refits": True, "jobs": 3, "dask": "tcp://10.0.0.1:8786", "folder": Path("kept"), "quiet": True}
     assert spies.compare_floors.calls == [((spies.load.answer,), given), ((spies.load.answer,), full)]
     assert spies.report.calls[1][1]["floors"] is spies.compare_floors.answer
+    assert spies.fit.calls[1][1]["folder"] == Path("kept")
+    assert asked == ["tcp://10.0.0.1:8786"]
+
+
+@pytest.mark.parametrize("error", [TaskError("fit of a structure: out of memory"), GateError("none passed")])
+def test_a_comparison_that_failed_is_a_warning_in_the_report(spies, error):
+    measured(spies).compare_floors.answer = error
+    assert main.main(["report"]) == 0
+    [((fit,), kwargs)] = spies.report.calls
+    assert kwargs["floors"] is None
+    said = f"The comparison of floor structures has no answer and is left out: {error}."
+    assert fit.warnings == ("of the data", said)
 
 
 def test_a_task_that_failed_is_one_line(spies, capsys):
-    spies.fit.answer.measurements = "cells"
+    spies.load.answer.data = SimpleNamespace(format="schema")
     spies.compare_floors.answer = TaskError("fit of a structure: out of memory")
-    assert main.main(["report"]) == 3
+    assert main.main(["compare", "my.toml"]) == 3
     assert capsys.readouterr() == ("", "rooffloor: fit of a structure: out of memory\n")
+
+
+def test_without_an_answer_the_report_says_what_can_be_said_and_exits_3(spies, capsys, monkeypatch):
+    failure = GateError("plain roof, cut: R-hat 1.4 of eta_bw > 1.01", [{"name": "plain roof, cut", "passed": False}])
+    spies.fit.answer = failure
+    spies.load.answer.data = SimpleNamespace(format="schema")
+    unanswered = Spy({"report.html": Path("there/report.html")})
+    monkeypatch.setattr(reporting, "report_unanswered", unanswered)
+    assert main.main(["report", "--out", "there", "--seed", "4"]) == 3
+    assert unanswered.calls == [((spies.load.answer, failure), {"out": Path("there"), "seed": 4})]
+    said = "plain roof, cut: R-hat 1.4 of eta_bw > 1.01; what can still be said: there/report.html"
+    assert capsys.readouterr() == ("", f"rooffloor: {said}\n")
+    assert spies.report.calls == spies.compare_floors.calls == []
+
+
+def test_stages_are_lines_off_a_terminal_and_told_again(spies, capsys, monkeypatch):
+    monkeypatch.setattr(streams, "EVERY_S", 0.05)
+
+    def fit(study, *, tell, **_):
+        tell("fitting the roof")
+        time.sleep(0.3)
+        return spies.fit.answer
+
+    monkeypatch.setattr(rf, "fit", fit)
+    assert main.main(["report"]) == 0
+    first, second, *rest = capsys.readouterr().err.splitlines()
+    assert first == "rooffloor: fitting the roof"
+    assert second == "rooffloor: fitting the roof, for 0 s now"
+    assert rest[-1] == "rooffloor: judging and drawing"
+    assert main.main(["report", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", [["report"], ["compare", "my.toml"], ["calibrate"]], ids=lambda c: c[0])
+def test_a_cluster_that_is_none_is_said_before_anything_runs(spies, capsys, command):
+    pytest.importorskip("distributed", reason="needs distributed: pip install 'rooffloor[dask]'")
+    spies.load.answer.data = SimpleNamespace(format="schema")
+    assert main.main([*command, "--dask", "nonsense"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("rooffloor: nonsense: no Dask scheduler answers (missing port number")
+    assert line.count("\n") == 1
+    assert spies.fit.calls == spies.compare_floors.calls == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["reconstruct", "--out", "file"],
+        ["calibrate", "--out", "file/x.csv"],
+        ["report", "--keep", "file"],
+        ["compare", "my.toml", "--keep", "file"],
+        ["calibrate", "--keep", "file"],
+        ["predict", "--config", "Llama-3.1-8B", "--gpu", "H100", "--out", "file/x.csv"],
+        ["predict", "--config", "Llama-3.1-8B", "--gpu", "H100", "--figure", "file/x.svg"],
+        ["plan", "--config", "Llama-3.1-8B", "--gpu", "H100", "--out", "file/x.csv"],
+    ],
+    ids=" ".join,
+)
+def test_every_output_is_checked_before_the_computing(spies, capsys, monkeypatch, command):
+    spies.load.answer.data = SimpleNamespace(format="schema")
+    for name in ("predict", "plan"):
+        monkeypatch.setattr(rf, name, Spy(AssertionError("must not run")))
+    monkeypatch.setattr(hypotheses, "calibrate", Spy(AssertionError("must not run")))
+    Path("file").write_text("mine")
+    assert main.main(command) == 2
+    line = capsys.readouterr().err
+    assert "cannot be written (" in line
+    assert line.count("\n") == 1
+    assert spies.fit.calls == spies.compare_floors.calls == spies.impute.calls == []
+    assert (os.listdir(), Path("file").read_text()) == (["file"], "mine")
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = shell(f"import os, shutil; os.chdir({str(gone)!r}); shutil.rmtree({str(gone)!r})\n" + MAIN, "table")
+    assert done.returncode == 2
+    assert done.stderr.startswith("rooffloor: the folder that this command was started in is gone")
+    assert done.stderr.count("\n") == 1
+
+
+def test_other_libraries_keep_silent_and_notices_are_lines():
+    code = """
+import logging, warnings
+from rooffloor.validate.cli import main
+from rooffloor.validate.common.errors import Notice
+def table(options):
+    warnings.warn("constrained_layout not applied", UserWarning)
+    logging.getLogger("matplotlib.font_manager").warning("no home")
+    warnings.warn("the cluster has no worker yet", Notice)
+    return 0
+main.COMMANDS["table"].run = table
+sys.exit(main.main())
+"""
+    done = shell(code, "table")
+    assert (done.returncode, done.stderr) == (0, "rooffloor: the cluster has no worker yet\n")
+    assert "constrained_layout" in shell(code, "table", PYTHONWARNINGS="default").stderr
 
 
 def test_reconstruct_hands_on_what_is_given(spies):
     assert main.main(["reconstruct"]) == 0
-    assert main.main(["reconstruct", "--out", "grids.csv.gz", "--seed", "0", "--per-index", "2", "--jobs", "1"]) == 0
-    given = {"out": Path("grids.csv.gz"), "seed": 0, "per_index": 2, "jobs": 1}
+    assert main.main(["reconstruct", "--out", "grids", "--seed", "0", "--per-index", "2", "--jobs", "1"]) == 0
+    given = {"out": Path("grids"), "seed": 0, "per_index": 2, "jobs": 1}
     assert [kwargs for _, kwargs in spies.impute.calls] == [{"quiet": True}, {**given, "quiet": True}]
 
 
@@ -253,7 +391,7 @@ def test_errors_become_one_line_and_a_code(spies, capsys, error, code, line):
 
 @pytest.mark.parametrize("error", [ValueError("bug"), KeyError("bug"), RuntimeError("bug"), FileNotFoundError("bug")])
 def test_a_bug_keeps_its_traceback_and_is_no_verdict(spies, capsys, error):
-    spies.report.answer = error
+    spies.fit.answer = error
     assert main.main(["report"]) == 70
     out, err = capsys.readouterr()
     assert out == ""
@@ -269,13 +407,13 @@ def test_a_bug_keeps_its_traceback_and_is_no_verdict(spies, capsys, error):
     ],
 )
 def test_errors_do_nothing_to_a_terminal(spies, capsys, message, line):
-    spies.report.answer = InputError(message)
+    spies.fit.answer = InputError(message)
     assert main.main(["report"]) == 2
     assert capsys.readouterr().err == line + "\n"
 
 
 def test_long_errors_lose_their_middle(spies, capsys):
-    spies.report.answer = InputError("start " + "x" * 10_000 + " end")
+    spies.fit.answer = InputError("start " + "x" * 10_000 + " end")
     assert main.main(["report"]) == 2
     err = capsys.readouterr().err
     assert len(err) <= streams.LONGEST_LINE + 1

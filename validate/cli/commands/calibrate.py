@@ -2,7 +2,7 @@
 
 import argparse
 
-from rooffloor.validate.cli.options import add, add_runner, path, positive, runner_of
+from rooffloor.validate.cli.options import add, add_runner, check_file, check_runner, path, positive, runner_of
 from rooffloor.validate.cli.streams import show
 from rooffloor.validate.common.errors import DONE
 
@@ -18,6 +18,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    check_file(options, options.out)
+    check_runner(options)
     from rooffloor.validate.simulation import check, hypotheses
 
     result = (check if options.check else hypotheses).calibrate(

@@ -3,7 +3,7 @@
 import argparse
 
 import rooffloor as rf
-from rooffloor.validate.cli.options import SEED_OF_STUDY, add, add_runner, add_study, runner_of, study_of
+from rooffloor.validate.cli.options import SEED_OF_STUDY, add, add_runner, add_study, check_runner, runner_of, study_of
 from rooffloor.validate.cli.streams import show
 from rooffloor.validate.common.errors import DONE, InputError
 
@@ -21,6 +21,7 @@ def run(options: argparse.Namespace) -> int:
     study = study_of(options)
     if study.data.format == "published":
         raise InputError(f"{study.name} publishes aggregates, no cells: compare needs --data FILE")
+    check_runner(options)
     result = rf.compare_floors(
         study, seed=options.seed, refits=not options.no_refits, quiet=options.quiet, **runner_of(options)
     )

@@ -2,7 +2,7 @@
 
 import argparse
 
-from rooffloor.validate.cli.options import add, given, name, path, positive, refuse_overwriting
+from rooffloor.validate.cli.options import add, check_file, given, name, path, positive, refuse_overwriting
 from rooffloor.validate.cli.streams import show, tell
 from rooffloor.validate.common.errors import DONE
 from rooffloor.validate.measurements.importers import FORMATS
@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     beside += filter(None, [argonne.ttft_file(options.file.parent)])
     refuse_overwriting(options, options.out, beside=beside)
     given = Given(**{name: getattr(options, name) for name in Given.__dataclass_fields__})
+    check_file(options, options.out)
     result = convert.run(
         options.file, options.format, *convert.known(options.format, given, options.config, options.configs)
     )

@@ -35,7 +35,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     shared.check_suffix("--out", options.out, ".csv")
-    shared.refuse_overwriting(options, options.out)
+    shared.check_file(options, options.out)
     from rooffloor.validate.transfer.plan.measured import read_measured
     from rooffloor.validate.transfer.prediction.axes import parse_axis
 

@@ -30,7 +30,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     shared.check_suffix("--out", options.out, ".csv")
     shared.check_suffix("--figure", options.figure, ".png", ".svg")
-    shared.refuse_overwriting(options, options.out, options.figure)
+    shared.check_file(options, options.out, options.figure)
     from rooffloor.validate.transfer.prediction.axes import parse_axis
 
     result = rf.predict(
@@ -45,12 +45,16 @@ def run(options: argparse.Namespace) -> int:
         mode=options.mode or "",
     )
     step = "mean" if options.mean else "measured"
-    if options.out is not None:
-        result.to_csv(options.out)
-    if options.figure is not None:
-        from rooffloor.validate.common.files import write_bytes
+    drawn = None
+    if options.figure is not None:  # before anything is written: more curves than there are colours are refused
         from rooffloor.validate.presentation.writers import image
 
-        write_bytes(options.figure, image(result.figure(step), options.figure.suffix[1:]))
+        drawn = image(result.figure(step), options.figure.suffix[1:])
+    if options.out is not None:
+        result.to_csv(options.out)
+    if drawn is not None:
+        from rooffloor.validate.common.files import write_bytes
+
+        write_bytes(options.figure, drawn)
     show(result.data if options.json else result.text_of(step))
     return DONE

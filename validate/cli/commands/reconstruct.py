@@ -2,7 +2,7 @@
 
 import argparse
 
-from rooffloor.validate.cli.options import add, path, positive
+from rooffloor.validate.cli.options import add, check_folder, path, positive
 from rooffloor.validate.cli.streams import show
 from rooffloor.validate.common.errors import DONE
 
@@ -19,6 +19,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from rooffloor.validate.fitting import reconstruct
 
+    check_folder(options, options.out or reconstruct.OUT, reconstruct.FILES)
     given = {name: getattr(options, name) for name in ("out", "seed", "per_index", "jobs", "accept")}
     given = {name: value for name, value in given.items() if value is not None}  # the rest are run's defaults
     result = reconstruct.run(**given, quiet=options.quiet)

@@ -1,13 +1,20 @@
 """`rooffloor report`: fit a study, judge it, and write the report."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rooffloor as rf
 from rooffloor.validate.cli import options as shared
 from rooffloor.validate.cli.options import add, path
-from rooffloor.validate.cli.streams import show, tell
-from rooffloor.validate.common.errors import DONE
+from rooffloor.validate.cli.streams import Stages, show
+from rooffloor.validate.common.errors import DONE, GateError, TaskError
+
+if TYPE_CHECKING:
+    from rooffloor.validate.comparison.comparison import Comparison
+    from rooffloor.validate.fitting.evidence import Evidence
+    from rooffloor.validate.study.study import Study
 
 DOES, SEED = "run the main job on a study and write its report", shared.SEED_OF_STUDY
 FILES = ("report.html", "report.json", "report.md", "posterior.nc", "posterior.npz", "run.json", "figures/any")
@@ -26,13 +33,39 @@ def run(options: argparse.Namespace) -> int:
     study = shared.study_of(options)
     folder = options.out or Path("reports") / study.name
     shared.check_folder(options, folder, FILES)
+    shared.check_runner(options)
     given = {"seed": options.seed, "quiet": options.quiet}
-    fit = rf.fit(study, refit=options.refit, jobs=options.jobs, **given)
-    floors = None
-    if fit.measurements is not None:
-        if not options.quiet:
-            tell(f"rooffloor: fitting floor structures{' and refits without each model, GPU and pair' * options.full}")
-        floors = rf.compare_floors(study, refits=options.full, **shared.runner_of(options), **given)
-    result = rf.report(fit, floors=floors, out=folder)
+    with Stages(shown=not options.silent, repeated=options.quiet) as stage:
+        try:
+            fit = rf.fit(study, refit=options.refit, jobs=options.jobs, folder=options.keep, tell=stage, **given)
+        except GateError as failure:
+            _say_what_can_be_said(study, failure, folder, options.seed)
+            raise
+        floors = None
+        if fit.measurements is not None:
+            stage(f"fitting floor structures{' and refits without each model, GPU and pair' * options.full}")
+            fit, floors = _compared(fit, study, options)
+        stage("judging and drawing")
+        result = rf.report(fit, floors=floors, out=folder)
     show(result.data if options.json else result.text)
     return DONE
+
+
+def _compared(fit: "Evidence", study: "Study", options: argparse.Namespace) -> tuple["Evidence", "Comparison | None"]:
+    """The comparison of floors; where it has no answer, the fit with a warning in its place."""
+    try:
+        runner = shared.runner_of(options)
+        return fit, rf.compare_floors(study, refits=options.full, **runner, seed=options.seed, quiet=options.quiet)
+    except (GateError, TaskError) as failure:
+        said = f"The comparison of floor structures has no answer and is left out: {failure}."
+        return replace(fit, warnings=(*fit.warnings, said)), None
+
+
+def _say_what_can_be_said(study: "Study", failure: GateError, folder: Path, seed: int | None) -> None:
+    """Without any fit: measured numbers, least squares and tests, where there are cells."""
+    if study.data.format == "published":
+        return
+    from rooffloor.validate.reporting.run import report_unanswered
+
+    written = report_unanswered(study, failure, out=folder, seed=seed)
+    failure.args = (f"{failure}; what can still be said: {written['report.html']}",)
