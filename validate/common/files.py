@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +27,8 @@ UNFINISHED, FINISHED = ".rooffloor-", ".rooffloor-finished-"
 """How temporary folders are called while they are filled, and while their files move to their places."""
 STALE_S = 60.0
 """Age from which a temporary folder that no process holds is taken for one that was left behind."""
+STALE_FILE_S = 3600.0
+"""The same of temporary files, which nothing holds: none takes so long to write."""
 
 
 def json_ready(value: object) -> object:
@@ -97,7 +100,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     path = Path(path)
     if not path.name:  # nothing, a point or the root
         raise InputError(f"{path}: cannot be written (is a directory)")
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f"{UNFINISHED}{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with ending.temporary(temporary):
@@ -208,7 +211,11 @@ def _settle(home: Path) -> None:
     for left in home.glob(f"{UNFINISHED}*"):
         with suppress(OSError, InputError), _locked(left):
             about = left.lstat()
-            if not left.is_dir() or left.is_symlink() or about.st_uid != os.getuid():
+            if about.st_uid != os.getuid() or stat.S_ISLNK(about.st_mode):
+                continue
+            if stat.S_ISREG(about.st_mode) and left.suffix == ".tmp" and time.time() - about.st_mtime > STALE_FILE_S:
+                left.unlink()
+            if not stat.S_ISDIR(about.st_mode):
                 continue
             if left.name.startswith(FINISHED):
                 names = [file.relative_to(left) for file in sorted(left.rglob("*")) if file.is_file()]
@@ -223,7 +230,7 @@ def _settle(home: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a folder as one in use; OSError where another process holds it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -264,12 +271,15 @@ def _check_places(target: Path, names: Iterable[str | Path]) -> None:
     """InputError where a file of `names` could not be put into the folder `target`, or would land outside of it."""
     for name in names:
         final = target / name
-        if final.is_dir() and not final.is_symlink():
-            raise InputError(f"{final}: cannot be written (is a directory)")
-        for above in (target / parent for parent in Path(name).parents if parent.name):
-            if above.is_symlink() or (above.exists() and not above.is_dir()):
-                what = "is a link: it may lead elsewhere" if above.is_symlink() else "is no directory"
-                raise InputError(f"{above}: cannot be written ({what})")
+        try:
+            if final.is_dir() and not final.is_symlink():
+                raise InputError(f"{final}: cannot be written (is a directory)")
+            for above in (target / parent for parent in Path(name).parents if parent.name):
+                if above.is_symlink() or (above.exists() and not above.is_dir()):
+                    what = "is a link: it may lead elsewhere" if above.is_symlink() else "is no directory"
+                    raise InputError(f"{above}: cannot be written ({what})")
+        except OSError as error:  # a name that is too long
+            raise _unwritable(final, error) from error
 
 
 def refuse_overwriting(outputs: Iterable[str | Path], read: Iterable[str | Path]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -257,6 +258,28 @@ def test_folders_that_killed_runs_left_are_removed_once_they_are_stale(tmp_path,
         assert len(list(out.glob(".rooffloor-*"))) == 1
     assert names(out) == ["0.md"]
     assert (out / "0.md").read_text() == "old"
+
+
+def test_temporary_files_that_killed_runs_left_are_removed_after_an_hour(tmp_path):
+    old, young = tmp_path / ".rooffloor-1-a.tmp", tmp_path / ".rooffloor-1-b.tmp"
+    for file in (old, young):
+        file.write_text("half")
+    os.utime(old, (0, 0))
+    files.check_writable(tmp_path)
+    assert names(tmp_path) == [young.name]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "長" * 85, "x" * 256])
+def test_long_names_are_written_or_refused_in_one_line(tmp_path, name):
+    if len(name) < 256:
+        files.check_writable_file(tmp_path / name)
+        files.write_text(tmp_path / name, "x")
+        assert names(tmp_path) == [name]
+        return
+    for write in (files.check_writable_file, lambda path: files.write_text(path, "x")):
+        with pytest.raises(InputError, match=r"cannot be written \(file name too long\)"):
+            write(tmp_path / name)
+    assert names(tmp_path) == []
 
 
 def test_what_is_not_ours_stays(tmp_path, monkeypatch):
