@@ -30,6 +30,10 @@ FLOATS = ("scales", "floor_ms", "noise_relative", "q", *ANCHOR)
 """Fields that are texts; the cells of the anchor; and all arrays by draw but the constants, weight and unit."""
 
 
+LEAST_NOISE, MOST_NOISE, LARGEST_SCALE, SHORTEST_MS, LONGEST_MS, MOST_TOKENS = 1e-6, 100.0, 1e4, 1e-6, 1e7, 1e9
+"""No calibration of decode steps has other numbers: noise, scales of floors, times, batches and contexts."""
+
+
 @dataclass(frozen=True)
 class Domain:
     """What the calibration has seen: ranges of batch, context (tokens) and total parameters, all 16-bit on one GPU."""
@@ -176,11 +180,22 @@ class Calibration:
                 not self.structure.positive or bool((floors > 0).all()),
                 f"floors above 0 where they are {self.combine!r}",
             ),
-            (bool((np.isfinite(noise) & (noise > 0)).all()), "noise above 0 for every measured pair"),
-            (bool((np.isfinite(self.scales) & (self.scales >= 0)).all()), "scales of 0 or more"),
+            (bool((np.abs(floors) <= LONGEST_MS).all()), f"floors of at most {LONGEST_MS:g} ms"),
+            (
+                bool(((noise >= LEAST_NOISE) & (noise <= MOST_NOISE)).all()),
+                f"noise from {LEAST_NOISE:g} to {MOST_NOISE:g} of a step for every measured pair",
+            ),
+            (
+                bool(((self.scales >= 0) & (self.scales <= LARGEST_SCALE)).all()),
+                f"scales from 0 to {LARGEST_SCALE:g}",
+            ),
             (bool(((self.q >= 0) & (self.q <= Q_MAX)).all()), f"q from 0 to {Q_MAX:g}"),
             (bool((self.weight >= 0).all()) and math.isclose(self.weight.sum(), 1.0, rel_tol=1e-6), "weights of sum 1"),
-            (bool(np.isfinite(cells).all()), "finite cells of the anchor"),
+            (
+                bool(((cells >= [[[1.0]], [[0.0]], [[SHORTEST_MS]], [[SHORTEST_MS]]]) & (cells <= MOST_TOKENS)).all()),
+                f"cells of the anchor: batch from 1, context from 0, step and T_gpu from {SHORTEST_MS:g} ms, "
+                f"none above {MOST_TOKENS:g}",
+            ),
             (bool(((self.anchor_gpu >= 0) & (self.anchor_gpu < len(self.gpus))).all()), "GPUs of the anchor's cells"),
             (bool((np.isfinite([low, high]).all(0) & (low <= high)).all()), "a domain of rising finite numbers"),
         ):

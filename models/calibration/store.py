@@ -15,6 +15,8 @@ from rooffloor.models.specs.gpus import FIGURES, GpuSpec
 
 LARGEST_FILE = 256 * inputs.MEGABYTE
 """Bytes of a saved calibration, also once it is unpacked."""
+ROUNDED = 1e-6
+"""A constant at most so far above 1 was rounded there when it was saved in single precision."""
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -71,6 +73,8 @@ def load(path: str | Path) -> Calibration:
                 raise ValueError(f"{inputs.too_large(LARGEST_FILE)} once unpacked")
         with np.load(file, allow_pickle=False) as stored:
             a = {name: stored[name] for name in stored.files}
+        if raw := [name for name, values in a.items() if not isinstance(values, np.ndarray)]:
+            raise ValueError(f"{raw[0]} is no array")
         if int(a["version"]) != 1:
             raise ValueError(f"version {int(a['version'])} of the format is not known")
         texts: dict[str, Any] = dict(zip(TEXTS, a["texts"].tolist(), strict=True))
@@ -78,8 +82,9 @@ def load(path: str | Path) -> Calibration:
         batch, context, parameters = ((float(low), float(high)) for low, high in a["domain"])
         constants = {n.removeprefix("constant_"): _double(v) for n, v in a.items() if n.startswith("constant_")}
         for name in ("eta_tc", "eta_bw", "eta_fa"):
-            if name in constants:
-                constants[name] = constants[name].clip(max=1.0)
+            if name in constants:  # single precision may round up to just above 1; more is no rounding
+                values = constants[name]
+                constants[name] = np.where(values <= 1.0 + ROUNDED, values.clip(max=1.0), values)
         known: dict[str, Any] = {name: _double(a[name]) for name in FLOATS}
         return Calibration(
             gpus=gpus,

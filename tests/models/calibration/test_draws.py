@@ -245,6 +245,15 @@ def corrupted() -> bytes:
     return bytes(content)
 
 
+def no_npy() -> bytes:
+    """A member that is called an array and is none."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(store.to_npz(toy(4)))) as good, zipfile.ZipFile(buffer, "w") as out:
+        for name in good.namelist():
+            out.writestr(name, b"hello" if name == "texts.npy" else good.read(name))
+    return buffer.getvalue()
+
+
 HOSTILE = {
     "empty": lambda: b"",
     "text": lambda: b"model,gpu\n",
@@ -289,6 +298,15 @@ HOSTILE = {
     "numbers as names": lambda: changed(gpus=np.arange(3)),
     "gpu code": lambda: changed(anchor_gpu=np.array([0, 1, 7], dtype=np.int16)),
     "no bandwidth": lambda: changed(spec=np.zeros((3, 4))),
+    "above the peak": lambda: changed(constant_eta_bw=np.full((4, 3), 70.0, dtype=np.float32)),
+    "just above the peak": lambda: changed(constant_eta_bw=np.full((4, 3), 1.001, dtype=np.float32)),
+    "tiny noise": lambda: changed(noise_relative=np.full((4, 3, 4), 1e-38, dtype=np.float32)),
+    "no steps": lambda: changed(anchor_step_ms=np.zeros((4, 3), dtype=np.float32)),
+    "no T_gpu": lambda: changed(anchor_gpu_ms=np.zeros((4, 3), dtype=np.float32)),
+    "huge scales": lambda: changed(scales=np.full((4, 5), 1e38, dtype=np.float32)),
+    "huge floors": lambda: changed(floor_ms=np.full((4, 3, 4), 1e38, dtype=np.float32)),
+    "huge batch": lambda: changed(anchor_batch=np.full((4, 3), 1e38, dtype=np.float32)),
+    "no NPY": no_npy,
     "q": lambda: changed(q=np.full(4, 3.0, dtype=np.float32)),
 }
 
@@ -302,6 +320,12 @@ def test_a_file_that_is_no_calibration_is_one_line(tmp_path, kind):
     message = str(error.value)
     assert message.startswith(f"{file}: expected a posterior.npz of rooffloor (")
     assert "\n" not in message
+
+
+def test_constants_that_single_precision_rounded_up_to_their_peak_are_the_peak(tmp_path):
+    file = tmp_path / "posterior.npz"
+    file.write_bytes(changed(constant_eta_bw=np.full((4, 3), np.nextafter(np.float32(1), np.float32(2)))))
+    assert (saved.load(file).constants["eta_bw"] == 1.0).all()
 
 
 def test_no_file_is_one_line(tmp_path):
