@@ -33,7 +33,7 @@ def of_competition(found: Competition) -> list[str]:
     )
     if not reached:
         return [f"All {len(names)} floor structures stayed {OUT_OF_REACH} of the published figures.", circular]
-    lost = f"; {len(names) - reached} stayed {OUT_OF_REACH}" if reached < len(names) else ""
+    lost = f"; {len(names) - reached} stayed {OUT_OF_REACH}, not judged" if reached < len(names) else ""
     own = ", the study's own at its richest" if best == reference else ""
     said = [f"Of {len(names)} floor structures, the published figures are likeliest under {best}{own}{lost}."]
     roles = {reference: "the study's own at its richest", plain: "one floor for all models of a GPU"}
@@ -126,8 +126,8 @@ def notes(found: Competition) -> list[str]:
         said.append(
             f"{_sentence(OUT_OF_REACH)}: when its levels were used up, the ladder from the prior to the figures had "
             "not arrived; the widest end of its repeats is given in roundings of the figures (at 1.0 only the change "
-            "from normal to uniform errors was left). The likelihood is then very small, but that is no proof that the "
-            "structure cannot give the figures."
+            "from normal to uniform errors was left). That is a limit of the computation and not a verdict: it does not "
+            "make the structure less likely, and is no proof that it cannot give the figures."
         )
     return said
 

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from rooffloor.validate.common.errors import InputError
+from rooffloor.validate.hypotheses import as_published
+from rooffloor.validate.hypotheses.as_published import published_first
 from rooffloor.validate.hypotheses.h1 import h1
 from rooffloor.validate.hypotheses.h2 import h2
 from rooffloor.validate.hypotheses.h3 import h3
@@ -51,8 +53,13 @@ test.__test__ = False  # type: ignore[attr-defined]  # its name would make pytes
 
 
 def judged(fit: "Evidence", names: tuple[str, ...] = tuple(TESTS)) -> tuple[dict[str, Result], Robustness]:
-    """Settled results of several hypotheses, and the verdicts under every choice."""
-    results = {name: TESTS[name](fit.draws, fit.study.margins) for name in names}
-    found = robustness(fit, results)
+    """Settled results of several hypotheses, and the verdicts under every choice.
+
+    Of a published study, what its printed figures say stands first (`as_published`).
+    """
+    printed, margins = as_published.read(fit), fit.study.margins
+    refitted = {name: TESTS[name](fit.draws, margins) for name in names}
+    results = {n: one if printed is None else published_first(one, printed) for n, one in refitted.items()}
+    found = robustness(fit, results, printed, refitted)
     gpus = len(fit.draws.cells.gpus)
     return {name: settled(result, found, gpus) for name, result in results.items()}, found

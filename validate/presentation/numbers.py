@@ -124,6 +124,7 @@ LABELS = {
     "level": "level under the anchor's floor",
     "own_level": "level under its own floor",
     "p_value": "p-value",
+    "published_residual": "residual MAPE as published, %",
     "recovered": "recovered by its own floor",
     "rhat": "R-hat",
     "se_50": "standard error (study as unit), 50 %",

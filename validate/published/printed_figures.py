@@ -48,6 +48,13 @@ class Figure:
         return self.value - self.rounding, self.value + self.rounding
 
     @property
+    def printed(self) -> str:
+        """The number with the decimals that the study prints, those of its rounding."""
+        shown = f"{self.value:g}".partition(".")[2]
+        places = max(0, round(-np.log10(2.0 * self.rounding))) if self.rounding > 0 else 0
+        return f"{self.value:.{max(len(shown), places)}f}"
+
+    @property
     def label(self) -> str:
         """The figure and where it belongs, for people."""
         return f"{self.model}/{self.gpu} {self.quantity} {self.value:g} {self.unit}"

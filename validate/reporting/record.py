@@ -11,14 +11,15 @@ from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.fitting.evidence import Evidence
+from rooffloor.validate.hypotheses import as_published
 from rooffloor.validate.hypotheses.absorption import absorption, hidden_errors, mean_efficiency
-from rooffloor.validate.hypotheses.breakdown import breakdown
-from rooffloor.validate.hypotheses.structural import structural
+from rooffloor.validate.hypotheses.breakdown import breakdown, point_name
+from rooffloor.validate.hypotheses.structural import RISE, SMALL_STEP, structural
 from rooffloor.validate.hypotheses.test import TESTS, judged
 from rooffloor.validate.published.bounds.exclusions import exclusions
 from rooffloor.validate.published.imputation import acceptance
 from rooffloor.validate.published.printed_figures import PublishedFigures
-from rooffloor.validate.reporting import tables, words
+from rooffloor.validate.reporting import summary, tables, words
 from rooffloor.validate.reporting.sections import which_floor
 
 if TYPE_CHECKING:
@@ -44,16 +45,17 @@ def assemble(evidence: Evidence, floors: "Comparison | None" = None, *, seed: in
     names = study.names
     shapes = {m: names.shapes(m) for m in draws.cells.models}
     gpus = {g: names.gpu(g) for g in draws.cells.gpus}
-    small = {
-        (f.quantity, f.model, f.gpu): f.value
-        for f in published or ()
-        if f.quantity in ("small_batch_step", "long_context_rise")
-    }
+    small = {(f.quantity, f.model, f.gpu): f.value for f in published or () if f.quantity in (SMALL_STEP, RISE)}
+    reads, absorbed = structural(draws, shapes, gpus, small), absorption(draws, seed)
+    efficiency = mean_efficiency(draws, evidence.constants["primary"])
+    hidden = hidden_errors(draws, shapes, gpus, efficiency, study.efficiency.experts)
+    facts = as_published.read(evidence)
+    told = summary.of_tests(tests) if facts is None else summary.of_published(tests, facts, reads, absorbed, hidden)
     kept = evidence.without_flagged
     which, reconstruction = _which_floor(evidence, floors), _reconstruction(evidence)
     return {
         "schema_version": SCHEMA_VERSION,
-        "status": {"label": draws.label, "sentences": words.status(evidence)},
+        "status": {"label": draws.label, "sentences": [*filter(None, [evidence.instead]), *words.status(evidence)]},
         "study": {
             "name": study.name,
             "hash": study.hash,
@@ -66,21 +68,16 @@ def assemble(evidence: Evidence, floors: "Comparison | None" = None, *, seed: in
             "structure": evidence.structure,
             "constants": evidence.treatment,
         },
-        "summary": [
-            *(line for name, test in tests.items() for line in words.headline(name, test)),
-            *([words.floor_headline(which["answer"])] if which["run"] else []),
-        ],
-        "absorption": absorption(draws, seed),
-        "hidden_errors": hidden_errors(
-            draws, shapes, gpus, mean_efficiency(draws, evidence.constants["primary"]), study.efficiency.experts
-        ),
+        "summary": [*told, *summary.which_floor(which)],
+        "absorption": absorbed,
+        "hidden_errors": hidden,
         "table": tables.two_numbers(draws, published, offsets, seed),
         "floors": tables.floors(draws, published, offsets),
         "which_floor": which,
         "hypotheses": tests,
         "robustness": steady.data,
-        "breakdown": breakdown(draws),
-        "structural": structural(draws, shapes, gpus, small),
+        "breakdown": [row | {"published": _printed_step(row, published)} for row in breakdown(draws)],
+        "structural": reads,
         "aggregates": [] if published is None else [asdict(fact) for fact in exclusions(published)],
         "reconstruction": reconstruction,
         "variants": [
@@ -106,6 +103,18 @@ def assemble(evidence: Evidence, floors: "Comparison | None" = None, *, seed: in
         },
         "provenance": _provenance(evidence, seed),
     }
+
+
+def _printed_step(row: Mapping[str, Any], published: PublishedFigures | None) -> float | None:
+    """The step of a pair, or of a named cell of it, that the study prints."""
+    for figure in published or ():
+        if (figure.model, figure.gpu) == (row["model"], row["gpu"]):
+            cell = (
+                None if figure.batch is None or figure.context is None else point_name((figure.batch, figure.context))
+            )
+            if (figure.quantity, row["group"]) in (("step_typical", "all cells"), ("measured", cell)):
+                return figure.value
+    return None
 
 
 def _which_floor(evidence: Evidence, floors: "Comparison | None") -> dict[str, Any]:

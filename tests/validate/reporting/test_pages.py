@@ -22,6 +22,7 @@ from rooffloor.validate.presentation import numbers as formatting
 from rooffloor.validate.presentation import writers
 from rooffloor.validate.reporting import pages
 from rooffloor.validate.reporting.figures import FIGURES
+from rooffloor.validate.reporting.sections import hypotheses as hypotheses_section
 
 SCHEMA = json.loads((Path(pages.__file__).parent / "schemas" / "report.schema.json").read_text())
 HOSTILE = '<script>alert("x")</script>|*b* `c` [d](javascript:e)'
@@ -235,6 +236,42 @@ def hypotheses(model: str) -> dict[str, Any]:
     }
 
 
+def as_published(tests: dict[str, Any], model: str) -> dict[str, Any]:
+    """The hypotheses of a published study: what it prints beside the tests on imputed cells."""
+    per_sku = [
+        {"gpu": gpu, "residual": 5.8, "anchor_residual": 8.0, "difference": -2.2, "probability": probability(0.999)}
+        for gpu in ("H100", "A100-40GB")
+    ]
+    test = {"statistic": -5.7, "df": 1.0, "p_value": 0.0145, "estimate": -2.9, "standard_error": 0.85, "note": ""}
+    family = {
+        "family": model,
+        "anchor": "Llama-3.1-8B",
+        "verdict": "supported",
+        "probability": probability(0.991),
+        "absolute_probability": probability(0.988),
+        "mean_difference": -2.9,
+        "per_sku": per_sku,
+        "tests": {"t_per_gpu": test, "t_per_die": {**test, "p_value": None, "df": None, "note": "no test"}},
+        "margins": [{"margin": 2.0, "probability": 0.99, "on H100": 1.0}],
+    }
+    pair = dict.fromkeys(("raw", "self_floor", "self_mape", "anchor_offset", "step", "dispatch", "cell"))
+    pair |= {"model": "Llama-3.2-1B", "gpu": "A100-40GB", "residual": 71.2}
+    first, third = (f"As published, {name} says something." for name in ("H1", "H3"))
+    tests["H1"] |= {
+        "as_published": {"families": [family], "sentences": [first], "error_rates": ["The printed test errs rarely."]},
+        "refitted": "undecided",
+        "sentences": [first, *tests["H1"]["sentences"]],
+    }
+    tests["H3"] |= {
+        "as_published": {"pairs": [pair], "sentences": [third]},
+        "refitted": "supported",
+        "sentences": [third, *tests["H3"]["sentences"]],
+    }
+    for row in (*tests["H1"]["families"][0]["per_sku"], *tests["H3"]["per_sku"]):
+        row["published_residual"] = 21.8
+    return tests
+
+
 def robustness() -> dict[str, Any]:
     """The primary row, one choice that turns H3, and two cells left out, one of which softens H2c."""
     verdicts = {"H1": "supported", "H2a": "refuted", "H2b": "negligible", "H2c": "undecided", "H3": "supported"}
@@ -410,7 +447,7 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
                 "diagnosis": "prior-data conflict",
             }
         ],
-        "hypotheses": hypotheses(model),
+        "hypotheses": as_published(hypotheses(model), model) if imputed else hypotheses(model),
         "robustness": robustness(),
         "breakdown": [
             {"model": m, "gpu": "H100", "group": g, "step": estimate(9.0, "ms", "mean step"), "parts": parts}
@@ -421,7 +458,11 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
             {
                 "name": "Small-batch order",
                 "statement": "The order of the steps is that of the sizes.",
-                "probability": probability(0.981),
+                "as_published": "As published, the order is that of the sizes." if imputed else None,
+                "in_order": True,
+                "probability": probability(0.981) if imputed else None,
+                "rerun": probability(0.7),
+                "rerun_sentence": "A re-run would show it less surely.",
                 "concordant": estimate(0.9, "1", "share of pairs", spread=0.05),
                 "rows": [
                     {
@@ -714,12 +755,28 @@ def test_both_schools_mark_units_pseudo_replication_and_shares_of_grids() -> Non
 
 
 def test_error_rates_stand_under_the_verdict_where_there_are_any() -> None:
-    data = sample()
+    data = sample(imputed=False)
     assert "How often is this test wrong?" not in Page(pages.html(data, {})).text
     data["hypotheses"]["H1"]["error_rates"] = ["A family at the margin is called supported in 4 %.", "More."]
     validator().validate(json.loads(json_dumps(data)))
     said = Page(pages.html(data, {})).text
-    assert "post hoc How often is this test wrong? By simulation: A family at the margin is called" in said
+    assert "beforehand How often is this test wrong? By simulation: A family at the margin is called" in said
+    data = sample()
+    data["hypotheses"]["H1"]["error_rates"] = ["More."]
+    assert "How often is the test on cells wrong?" in Page(pages.html(data, {})).text  # not that on printed figures
+
+
+def test_what_is_published_stands_before_imputed_cells() -> None:
+    text = Page(pages.html(sample(), {})).text
+    for name in ("H1", "H3"):
+        assert f"As published, {name} says something." in text
+    assert text.index("As published, H1 says") < text.index("The printed test errs rarely.")
+    assert text.index("The printed test errs rarely.") < text.index("the sentence of the family")
+    assert text.index("As published, H3 says") < text.index("On imputed cells A sentence on H3.")
+    found = hypotheses_section.verdicts(sample()["hypotheses"])
+    assert found["H1 as published: Qwen2.5-7B"].lines == ("supported", "P 0.99", "P 0.99 (absolute margin)")
+    assert "H1: Qwen2.5-7B, floor refitted to imputed cells" in found
+    assert "H1: Qwen2.5-7B" in hypotheses_section.verdicts(sample(imputed=False)["hypotheses"])
 
 
 def test_do_the_verdicts_stand() -> None:
@@ -1009,7 +1066,8 @@ def test_schema_refuses_a_report_without_a_required_key(where: str) -> None:
     whole = json.loads(short())
     path = tuple(int(part) if part.isdecimal() else part for part in where.split())
     record = holder(whole, (*path, ""))
-    missing = set(record) - {"on H100", "concordant", "below_peak", "ended_at"}  # not every report has these
+    some = {"on H100", "concordant", "below_peak", "ended_at", "as_published", "refitted", "published_residual"}
+    missing = set(record) - (some if path[:1] != ("structural",) else some - {"as_published"})  # not every report has these
     record.clear()
     said = {e.message for e in faults(whole) if e.validator == "required" and tuple(e.absolute_path) == path}
     assert said == {f"{key!r} is a required property" for key in missing}

@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import published_numbers as numbers
 import pytest
 from commands import MainJob
 
@@ -119,6 +120,39 @@ def test_labels_and_verdicts(data: dict[str, Any], page: str) -> None:
     assert data["hypotheses"]["H2"]["parts"]["b"]["verdict"] == "negligible"
     assert IMPUTED in page
     assert data["diagnostics"]["recomputed"]["passed"]
+
+
+def strings(found: Any) -> list[str]:
+    """Every text of report.json."""
+    if isinstance(found, dict | list):
+        return [text for value in (found.values() if isinstance(found, dict) else found) for text in strings(value)]
+    return [found] if isinstance(found, str) else []
+
+
+def test_every_number_stated_as_published_is_printed(data: dict[str, Any]) -> None:
+    table, seen = numbers.read(), set()
+    for sentence in {s for text in strings(data) for s in text.split("\n") if s.startswith("As published")}:
+        values, _ = numbers.stated(sentence)
+        assert values, sentence
+        assert {key: float(value) for key, value in values.items()} == {key: float(table[key]) for key in values}
+        seen |= set(values)
+    assert len(seen) >= 25
+    assert {key for key in table if key[0] == "residual_mape" and key[2] != "pooled"} <= seen
+
+
+def test_what_the_study_prints_stands_first(data: dict[str, Any]) -> None:
+    said, table = data["summary"], numbers.read()
+    first = next(i for i, line in enumerate(said) if line.startswith("As published"))
+    assert all("mputed" not in line for line in said[: first + 1])
+    [family] = data["hypotheses"]["H1"]["as_published"]["families"]
+    for row in family["per_sku"]:
+        assert row["residual"] == float(table["residual_mape", family["family"], row["gpu"]])
+    assert data["hypotheses"]["H1"]["as_reported"] == family["verdict"]
+    assert "disagree" not in " ".join(data["hypotheses"]["H1"]["sentences"])
+    rises = [read for read in data["structural"] if read["as_published"] and read["name"].startswith("context rise")]
+    for row in (row for read in rises for row in read["rows"]):  # every grid has the printed rise, whatever its axes
+        low, high = row["value"]["intervals"]["90"]
+        assert row["published"] - 0.051 <= low <= high <= row["published"] + 0.051
 
 
 def test_verdicts_are_what_other_choices_leave(data: dict[str, Any], page: str) -> None:

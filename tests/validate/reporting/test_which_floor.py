@@ -157,25 +157,26 @@ def test_out_of_reach_is_said_and_breaks_nothing(lost: FloorStructure) -> None:
     text = json_dumps(record)
     assert "NaN" not in text
     assert "Infinity" not in text
-    assert "; 1 stayed out of reach." in record["answer"][0]
+    assert "; 1 stayed out of reach, not judged." in record["answer"][0]
     assert f"{lost} (" not in record["answer"][0]
     assert cells_of(record, str(lost))[2] == "out of reach"
     assert "out of reach ended at 1.0 roundings" in page(record)
-    assert any("no proof that the structure cannot" in note for note in record["notes"])
+    assert any("does not make the structure less likely" in note for note in record["notes"])
     assert "nan" not in page(record).replace("dominant", "")
     figures.competition(record).figure.draw_without_rendering()
     if lost == REFERENCE:
         assert "so that there is no Bayes factor against it" in " ".join(record["answer"])
         assert cells_of(record, str(BEST))[-2] == "reference out of reach"
+        assert cells_of(record, str(BEST))[-1] == "not determined"  # not more likely than what was not reached
     if lost == PLAIN:
-        assert cells_of(record, str(PLAIN))[-2:] == ["out of reach", "less likely"]
+        assert cells_of(record, str(PLAIN))[-2:] == ["out of reach", "out of reach"]
 
 
 def test_a_prior_scale_that_was_not_run_is_no_reach() -> None:
     found = made_up({BEST: 4.0, REFERENCE: 0.0, PLAIN: -np.inf}, {"floors halved": 1.0})
     lacking = (found.runs["structure"] == str(PLAIN)) & (found.runs["scale"] != "default")
     record = which_floor.of_competition(Competition(found.runs[~lacking]))
-    assert cells_of(record, str(PLAIN))[-3:] == ["out of reach", "not run", "less likely"]
+    assert cells_of(record, str(PLAIN))[-3:] == ["out of reach", "not run", "out of reach"]
     assert "and not for structures that were out of reach under the default." in " ".join(record["notes"])
     ax = figures.competition(record)
     assert sum(line.get_marker() == "<" for line in ax.get_lines()) == 1
@@ -185,7 +186,7 @@ def test_all_out_of_reach() -> None:
     record = which_floor.of_competition(made_up({BEST: -np.inf, REFERENCE: -np.inf}))
     assert record["answer"][0] == "All 2 floor structures stayed out of reach of the published figures."
     assert record["structures"][0]["verdict_against_best"] == "the same"
-    assert record["structures"][1]["verdict_against_best"] == "not determined"
+    assert record["structures"][1]["verdict_against_best"] == "out of reach"
     figures.competition(record).figure.draw_without_rendering()
 
 
@@ -193,7 +194,7 @@ def test_a_factor_of_unknown_error_takes_no_side() -> None:
     assert sides_of(5.0, 0.1) == (1, 1)
     assert sides_of(5.0, np.nan) == (-1, 1)
     assert sides_of(np.nan, np.nan) == (-1, 1)
-    assert sides_of(-np.inf, np.nan) == (-1,)
+    assert sides_of(-np.inf, np.nan) == (-1, 1)  # out of reach is not less likely
     found = made_up({BEST: 9.0, REFERENCE: 0.0}, se=np.nan)
     assert "+9.0 unknown error" in " ".join(answer.of_competition(found))
     assert found.verdict(str(BEST), str(REFERENCE)) == "not determined"

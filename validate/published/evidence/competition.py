@@ -115,9 +115,14 @@ class Competition:
         return str(self.scores()["structure"].iloc[0])
 
     def verdict(self, first: str, second: str) -> str:
-        """Whether the figures are more likely under the first structure than under the second, over prior scales."""
+        """Whether the figures are more likely under the first structure than under the second, over prior scales.
+
+        A first structure whose likelihood the computation did not reach is "out of reach": that is not "less likely".
+        """
         if first == second:
             return "the same"
+        if not np.isfinite(averaged(*self.logs(first))[0]):
+            return "out of reach"
         run = [scale for scale in self.scales if all(self.logs(one, scale)[0].size for one in (first, second))]
         return verdict([side for scale in run for side in sides_of(*self.log_bf(first, second, scale))])
 
@@ -236,10 +241,8 @@ def side_of(log_bf: float) -> int:
 
 
 def sides_of(log_bf: float, se: float) -> tuple[int, ...]:
-    """Sides of both ends of two standard errors; any side where the factor or its error is not known."""
-    if np.isinf(log_bf):
-        return (side_of(log_bf),)
-    if np.isnan(log_bf) or np.isnan(se):
+    """Sides of both ends of two standard errors; any side where the factor (out of reach) or its error is not known."""
+    if not np.isfinite(log_bf) or np.isnan(se):
         return -1, 1
     return side_of(log_bf - 2.0 * se), side_of(log_bf + 2.0 * se)
 

@@ -42,15 +42,19 @@ def two_numbers(data: Record, image: tuple[Image, ...]) -> Section:
         "cells as measured tells over-prediction (+) from under-prediction (-). Pooled is the plain mean over GPUs."
     )
     if data["status"]["label"] == IMPUTED:
-        note += " No cell was seen: intervals in the column as measured come from imputing the cells alone."
+        note += (
+            " No cell was seen: the study's own figures stand first, and intervals in the column as measured come from "
+            "imputing the cells alone."
+        )
+    of = data["status"]["label"]
     tables = (
-        *_mape_table(rows, "raw", "Raw MAPE, percent: T_gpu without a floor"),
-        *_mape_table(rows, "residual", "Residual MAPE, percent: T_gpu plus the anchor's floor of that GPU"),
+        *_mape_table(rows, "raw", "Raw MAPE, percent: T_gpu without a floor", of),
+        *_mape_table(rows, "residual", "Residual MAPE, percent: T_gpu plus the anchor's floor of that GPU", of),
     )
     return Section("The two-number table", (*image, *([Text(note), *tables] if rows else [])))
 
 
-def _mape_table(rows: Sequence[Record], which: str, caption: str) -> tuple[Block, ...]:
+def _mape_table(rows: Sequence[Record], which: str, caption: str, of: str) -> tuple[Block, ...]:
     rows = [r for r in rows if r[which]]
 
     def given(row: Record) -> float | None:
@@ -58,12 +62,13 @@ def _mape_table(rows: Sequence[Record], which: str, caption: str) -> tuple[Block
         return None if found is None else float(found)
 
     by_study = Field("published", lambda r: published(given(r), "percent"), "by the study", numeric=True)
+    imputed = ", imputed" if of == IMPUTED else ""
     fields = (
         *PAIR,
         Field("cells", "cells"),
         *([by_study] if any(given(r) is not None for r in rows) else []),
-        *(Field(title, (which, key)) for key, title in KINDS.items()),
-        Field("signed mean", ("signed", which), signed=True),
+        *(Field(f"{title}{imputed}", (which, key)) for key, title in KINDS.items()),
+        Field(f"signed mean{imputed}", ("signed", which), signed=True),
     )
     return table(caption, rows, fields, heads=2, fold=False)
 
@@ -80,14 +85,16 @@ def floors(found: Record, image: tuple[Image, ...]) -> Section:
 
     own = (
         *PAIR,
-        Field("published, ms", lambda r: published(r["published"]), "the study's self-floor", numeric=True),
+        Field("published, ms", lambda r: published(r["published"]), "the study's own", numeric=True),
         Field("its reading, ms", "reading", signed=True),
         Field("the model's floor δ, ms", "floor", signed=True),
         Field("why they differ", "why"),
     )
     tables = (
+        *table(
+            "Floors that the study prints, under its reading and beside the model's", found["self_floors"], own, heads=2
+        ),
         *by("class", found["by_class"]),
-        *table("Self-floors under the study's reading beside the model's floor", found["self_floors"], own, heads=2),
         *by("model", found["by_model"]),
     )
     note = Text(
@@ -100,7 +107,9 @@ def floors(found: Record, image: tuple[Image, ...]) -> Section:
 def breakdown(rows: Sequence[Record], image: tuple[Image, ...]) -> Section:
     """What a step is made of."""
     parts = (Field(title, ("parts", part)) for part, title in PARTS.items())
-    fields = (*PAIR, Field("cells", "group"), Field("step", "step"), *parts)
+    given = any(row.get("published") is not None for row in rows)
+    by_study = [Field("published", lambda row: published(row.get("published")), "by the study", numeric=True)]
+    fields = (*PAIR, Field("cells", "group"), *(by_study if given else []), Field("step", "step"), *parts)
     return Section(
         "Breakdown", (*image, *table("What a step is made of, mean of the cells, ms", rows, fields, heads=3))
     )

@@ -26,15 +26,25 @@ from rooffloor.validate.presentation.blocks import (
     key_values,
     table,
 )
-from rooffloor.validate.presentation.numbers import MISSING, Record, decimal, is_estimate, label, number, plain
+from rooffloor.validate.presentation.numbers import (
+    MISSING,
+    Record,
+    decimal,
+    is_estimate,
+    label,
+    number,
+    plain,
+    published,
+)
 
 TITLE = "Hypotheses"
 PART_TITLES = {"a": "H2a: level", "b": "H2b: dispatch term", "c": "H2c: shape"}
 TOLD = {"verdict", "as_reported", "statement", "sentences", "robustness", "error_rates"}
-TOLD |= {"families", "parts", "per_sku", "family", "frequentist", "margins"}
+TOLD |= {"families", "parts", "per_sku", "family", "frequentist", "margins", "as_published", "refitted"}
+TOLD |= {"pooled", "joined"}
 """What of a hypothesis, a family or a part is told in a way of its own."""
 NAMES = {"joint": "P(below the margin on every GPU)"}
-TOLD_OF_PAIR = ("model", "gpu", "calibrated_elsewhere", "offset_slope")
+TOLD_OF_PAIR = ("model", "gpu", "calibrated_elsewhere", "offset_slope", "joined")
 """The same for a pair; of its corner cell, `joined`."""
 
 
@@ -56,7 +66,10 @@ def section(data: Record, image: Callable[[str], tuple[Image, ...]]) -> Section:
 
 
 def verdicts(hypotheses: Record) -> dict[str, Cell]:
-    """Verdict and probabilities of each hypothesis, each of its families and each of its parts, by name."""
+    """Verdict and probabilities of each hypothesis, each of its families and each of its parts, by name.
+
+    Of a published study, families stand twice: as published, and with floors refitted to imputed cells.
+    """
 
     def cell(found: Record) -> Cell:
         kinds = {"probability": "", "absolute_probability": " (absolute margin)"}
@@ -66,7 +79,10 @@ def verdicts(hypotheses: Record) -> dict[str, Cell]:
     out = {}
     for name, found in hypotheses.items():
         out[name] = cell(found)
-        out |= {f"{name}: {f['family']}": cell(f) for f in found.get("families", ())}
+        printed = (found.get("as_published") or {}).get("families", ())
+        out |= {f"{name} as published: {f['family']}": cell(f) for f in printed}
+        how = ", floor refitted to imputed cells" if printed else ""
+        out |= {f"{name}: {f['family']}{how}": cell(f) for f in found.get("families", ())}
         out |= {PART_TITLES.get(key, key): cell(p) for key, p in found.get("parts", {}).items()}
     return out
 
@@ -86,15 +102,84 @@ def of_data(caption: str, data: Record) -> str:
 
 
 def _hypothesis(name: str, found: Record, data: Record, image: tuple[Image, ...]) -> Section:
+    printed = found.get("as_published")
     families = [_family(f, found, data) for f in found.get("families", ())]
     named = {PART_TITLES.get(key, key): part for key, part in found.get("parts", {}).items()}
     parts = [Section(title, _judged(title, part, data)) for title, part in named.items()]
     # Parts and families tell their sentences themselves; what other choices do stands in a section of its own.
-    own = [s for s in found["sentences"] if s not in found.get("robustness", ())]
+    told = (*found.get("robustness", ()), *(printed["sentences"] if printed else ()))
+    own = [s for s in found["sentences"] if s not in told]
     rates = found.get("error_rates") or []
-    often: tuple[Block, ...] = (Text("How often is this test wrong? By simulation:"), *items(rates)) if rates else ()
+    which = "the test on cells" if printed else "this test"
+    often: tuple[Block, ...] = (Text(f"How often is {which} wrong? By simulation:"), *items(rates)) if rates else ()
     first, *rest = _judged(name, {**found, "sentences": () if families or parts else own}, data)
-    return Section(name, (Text(found["statement"]), first, *often, *image, *rest), (*families, *parts))
+    facts = [_as_published(printed, data)] if printed else []
+    blocks = (Text(found["statement"]), first, *often, *image, *rest)
+    if not printed or families or parts:
+        return Section(name, blocks, (*facts, *families, *parts))
+    return Section(name, blocks[:2], (*facts, Section("On imputed cells", blocks[2:])))
+
+
+# ---- as published -----------------------------------------------------------------------------------------------
+
+
+def _as_published(found: Record, data: Record) -> Section:
+    """What the printed figures say, before any cell is imputed."""
+    blocks: list[Block] = [*items(found["sentences"]), *items(found.get("error_rates", ()))]
+    for family in found.get("families", ()):
+        blocks += _printed_residuals(family, data)
+    if found.get("pairs"):
+        blocks += _printed_pairs(found["pairs"])
+    return Section("As published", tuple(blocks))
+
+
+def _printed_residuals(family: Record, data: Record) -> tuple[Block, ...]:
+    fields = (
+        Field("GPU", "gpu"),
+        Field(family["family"], lambda row: published(row["residual"], "percent"), "residual MAPE, %", numeric=True),
+        Field(family["anchor"], lambda row: published(row["anchor_residual"], "percent"), "the anchor", numeric=True),
+        decimals("difference", "difference", 1, "points", signed=True),
+        Field("P(difference below the margin)", lambda row: number(row["probability"]), "rounding alone", numeric=True),
+    )
+    margin = data["study"]["margins"]["h1_points"]
+    tests = [{"unit": UNITS_OF_TESTS[name], **test} for name, test in family["tests"].items()]
+    of_tests = (
+        Field("unit", "unit"),
+        decimals("estimate", "estimate", 1, "points", signed=True),
+        Field("df", lambda one: MISSING if one["df"] is None else f"{one['df']:g}", numeric=True),
+        Field("p", lambda one: _p_value(one["p_value"]), "small: below the margin", numeric=True),
+    )
+    return (
+        *table(f"{family['family']} and the anchor as the study prints them", family["per_sku"], fields, fold=False),
+        *table(f"t-tests of the printed differences against {margin:g} points", tests, of_tests, fold=False),
+        *_curve(family["margins"]),
+    )
+
+
+UNITS_OF_TESTS = {"t_per_gpu": "GPU", "t_per_die": "die"}
+PRINTED = {
+    "raw": ("raw MAPE, %", "percent"),
+    "residual": ("residual MAPE, %", "percent"),
+    "self_floor": ("own floor, ms", "ms"),
+    "self_mape": ("MAPE under its own floor, %", "percent"),
+    "anchor_offset": ("anchor's floor, ms", "ms"),
+    "step": ("typical step, ms", "ms"),
+    "dispatch": ("dispatch term, ms", "ms"),
+}
+"""Printed figures of a pair: title and unit."""
+
+
+def _printed_pairs(pairs: Sequence[Record]) -> tuple[Block, ...]:
+    shown = [key for key in PRINTED if any(pair[key] is not None for pair in pairs)]
+
+    def column(key: str) -> Field:
+        title, unit = PRINTED[key]
+        return Field(title, lambda pair: published(pair[key], unit), numeric=True)
+
+    return table("Figures as the study prints them", pairs, (*PAIR, *map(column, shown)), heads=2, fold=False)
+
+
+# ---- families ---------------------------------------------------------------------------------------------------
 
 
 def _family(family: Record, of: Record, data: Record) -> Section:
@@ -126,6 +211,7 @@ def _judged(title: str, found: Record, data: Record, *, more: str = "") -> tuple
     return (
         Verdict(found["verdict"], " · ".join(said)),
         *items(found["sentences"]),
+        *_pooled(title, found.get("pooled") or [], data),
         *_per_sku(title, pairs, data),
         *_elsewhere(pairs, data),
         *_joined(pairs, data),
@@ -157,6 +243,20 @@ def _per_sku(title: str, rows: Sequence[Record], data: Record) -> tuple[Block, .
         caption = f"{title}, per GPU" + (f": {model}" if model and model != title else "")
         blocks += table(of_data(caption, data), quantities, fields, fold=False)
     return tuple(blocks)
+
+
+def _pooled(title: str, models: Sequence[Record], data: Record) -> tuple[Block, ...]:
+    """H3: each model over the GPUs on which it diverges."""
+    shown = [{**model, "where": ", ".join(model["gpus"])} for model in models if model.get("slope") is not None]
+    fields = (
+        Field("model", "model"),
+        Field("diverges on", "where"),
+        Field("verdict", lambda row: Cell((plain(row["verdict"]),), verdict=True)),
+        Field(label("slope"), "slope"),
+        Field(label("slope_in_rope"), "slope_in_rope"),
+        Field(label("recovered"), "recovered"),
+    )
+    return table(of_data(f"{title}, per model", data), shown, fields, fold=False) if shown else ()
 
 
 def _untold(pair: Record) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from rooffloor.validate.hypotheses.result import NOT_TESTED
 from rooffloor.validate.hypotheses.robustness import STATEMENTS
 from rooffloor.validate.presentation.blocks import Block, Cell, Field, Fold, Section, Text, items, table
 from rooffloor.validate.presentation.numbers import Record
@@ -25,7 +26,8 @@ def section(data: Record) -> Section:
         f"Each test again with one choice changed at a time, {len(rest)} in all. A verdict that some choice turns into "
         "its opposite is undecided; one that is only not decided under some choice stands, and the choice is named. "
         "Where GPUs or cells are left out, floors and constants stay those of all cells: only the judging changes. "
-        "In the table, bold verdicts are other than the primary one's."
+        "In the table, bold verdicts are other than the primary one's; a choice that does not concern a hypothesis "
+        f"leaves it {NOT_TESTED}."
     )
     told = items(one["sentence"] for name, one in data["robustness"]["settled"].items() if _tested(name, primary))
     choices = _table(of_data("Verdict under each choice", data), [primary, *shown], primary)
@@ -39,7 +41,7 @@ def _tested(name: str, primary: Record) -> bool:
 
 def _table(caption: str, rows: Sequence[Record], primary: Record) -> tuple[Block, ...]:
     def verdict(name: str) -> Callable[[Record], Cell]:
-        return lambda row: Cell((row[name],), verdict=row[name] != primary[name])
+        return lambda row: Cell((row[name],), verdict=row[name] not in (primary[name], NOT_TESTED))
 
     fields = (Field("choice", "kind"), Field("changed to", "name"), *(Field(n, verdict(n)) for n in STATEMENTS))
     return table(caption, rows, fields, heads=2, fold=False)
