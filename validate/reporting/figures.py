@@ -74,7 +74,8 @@ FIGURES = {
         "Posterior probability, without an interval of its own, that the residual MAPE of a family exceeds the "
         "anchor's by less than the margin, for margins of 0 to 5 points: coloured for each GPU, black for the mean "
         "over GPUs. Points mark the stated margin (dotted); where a curve crosses a grey line, a verdict flips. The "
-        "hollow point is the probability of the absolute margin.",
+        "hollow point is the probability of the absolute margin. Of a published study the printed figures have a panel "
+        "of their own, where rounding is all that a GPU leaves open; no cell is imputed there.",
     ),
     "power": (
         "Share of simulated studies in which H1 is supported, or refuted, against the true difference of MAPEs",
@@ -139,7 +140,7 @@ def draw(evidence: Evidence, data: Mapping[str, Any], floors: "Comparison | None
         "measured_predicted": cells.measured_predicted(draws)[0],
         "breakdown": report.breakdown(data["breakdown"], label)[0],
         "context": cells.context_slopes(draws, rises)[0],
-        "verdicts": tests.margins(h1, label, limits.h1_points, probability=limits.probability)[0],
+        "verdicts": tests.margins(_panels(h1), label, limits.h1_points, probability=limits.probability)[0],
     }
     which = data["which_floor"]
     if which["run"] and which["data"] == which_floor.AGGREGATES:
@@ -153,3 +154,12 @@ def draw(evidence: Evidence, data: Mapping[str, Any], floors: "Comparison | None
     if floors is not None:
         drawn["structures"] = structures.structures(floors)
     return {key: axes.figure for key, axes in drawn.items()}
+
+
+def _panels(h1: Mapping[str, Any]) -> dict[str, Any]:
+    """H1 with its families as published, where they are, before those on imputed cells."""
+    printed = h1.get("as_published", {}).get("families", ())
+    first = [family | {"family": f"{family['family']} as published"} for family in printed]
+    how = " on imputed cells" if printed else ""
+    own = [family | {"family": f"{family['family']}{how}"} for family in h1.get("families", ())]
+    return {**h1, "families": [*first, *own]}
