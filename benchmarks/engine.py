@@ -18,7 +18,8 @@ import pymc as pm
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.gate import diagnose
 from rooffloor.models.inference.sampling import compile_model
-from rooffloor.models.inference.step_model import build_model
+from rooffloor.models.inference.step_model import pymc_model
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -107,10 +108,10 @@ def simulated(structure: FloorStructure, seed: int) -> tuple[Cells, Work]:
     return replace(cells, step_ms=exact * (1.0 + noise)), work
 
 
-def model_of(structure: FloorStructure, seed: int = 0) -> pm.Model:
+def model_of(structure: FloorStructure, seed: int = 0) -> StepModel:
     """The model of simulated cells, constants free."""
     cells, work = simulated(structure, seed)
-    return build_model(cells, work, {m: default_class(m) for m in MODELS}, structure, "free")
+    return StepModel(cells, work, {m: default_class(m) for m in MODELS}, structure, "free")
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -121,7 +122,7 @@ def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def compile_seconds(structure: str, cache: Path) -> float:
-    """Of `compile_model` in a fresh process that keeps compiled code under `cache`."""
+    """Of a first, short fit in a fresh process that keeps compiled code under `cache`."""
     flags = ",".join(filter(None, (os.environ.get("PYTENSOR_FLAGS"), f"base_compiledir={cache}")))
     environment = os.environ | {"PYTENSOR_FLAGS": flags, "NUMBA_CACHE_DIR": str(cache)}
     command = [sys.executable, __file__, "--structures", structure, "--only-compile"]
@@ -155,7 +156,7 @@ def measure(name: str, *, with_pymc: bool = True, refits: int = 3, seed: int = 1
 
 
 def _by_pymc(structure: FloorStructure, seed: int) -> dict[str, Any]:
-    with model_of(structure, seed) as model:
+    with pymc_model(model_of(structure, seed)) as model:
         sample = partial(pm.sample, nuts_sampler="pymc", progressbar=False, random_seed=seed, **SETTINGS)
         took, tree = seconds(sample)
     posterior, stats = (tree[group].to_dataset() for group in ("posterior", "sample_stats"))
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.only_compile:
         model = model_of(STRUCTURES[options.structures[0]])
-        print(seconds(lambda: compile_model(model))[0])
+        print(seconds(lambda: compile_model(model).fit(seed=1, draws=10, tune=10))[0])
         return
     timings = []
     for name in options.structures:

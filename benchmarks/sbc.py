@@ -23,18 +23,18 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chisquare
-from statsmodels.stats.multitest import multipletests
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.prior_density import sample_prior
 from rooffloor.models.inference.sampling import Compiled, SmallFit, compile_model, fit_many
 from rooffloor.models.inference.step_distribution import step_distribution
-from rooffloor.models.inference.step_model import build_model
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.common.runner import run
+from rooffloor.validate.hypotheses.frequentist import holm
 from rooffloor.validate.published.printed_figures import ANCHOR, MOE, SIBLING, SKUS, SMALL
 from rooffloor.validate.simulation.hypotheses import cells_of
 
@@ -85,7 +85,7 @@ class Ranks:
         """
         rows = [_row(quantity, self.ranks(quantity)) for quantity in self.quantities]
         frame = pd.DataFrame(rows)
-        frame["p_holm"] = multipletests(frame["p"], method="holm")[1]
+        frame["p_holm"] = holm(frame["p"])
         return frame
 
     @property
@@ -211,7 +211,7 @@ class _Setting:
     def compiled(self) -> Compiled:
         """The model, for any data set."""
         cells = replace(self.cells, step_ms=np.ones(len(self.cells)))
-        return compile_model(build_model(cells, self.work, self.classes, self.structure, "free"))
+        return compile_model(StepModel(cells, self.work, self.classes, self.structure, "free"))
 
     def scalars(self, draws: xr.Dataset, steps: Array) -> dict[str, Array]:
         """Every scalar of a posterior or a prior by name, and the log likelihood of `steps`; each (draw,)."""

@@ -1,6 +1,6 @@
 """Draws of a cut posterior: a downstream model refitted given each of many upstream draws."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from rooffloor.models.inference.cut_model import CutModels
 from rooffloor.models.inference.gate import Gate, GateFailure
-from rooffloor.models.inference.sampling import ESCALATION, Compiled, Data, fit_many, thin
+from rooffloor.models.inference.quadrature import has_closed_form, quadrature_given
+from rooffloor.models.inference.sampling import ESCALATION, Compiled, Data, compile_model, fit_many, thin
 
 type Array = NDArray[np.float64]
 
@@ -49,6 +51,10 @@ class CutFit:
         )
 
 
+MAX_FAILED = 0.02
+"""Share of second stages that may fail."""
+CLOSED_FORM_ESS, CLOSED_FORM_POINTS = 30.0, 256
+"""Least effective number of points of a second stage in closed form, of which a few draws are kept, and its points."""
 STAGE_TWO = Gate(rhat=1.05, ess=50.0)
 """Gate of the short downstream fits of a cut: only their mixture is read, and its error counts upstream
 draws."""
@@ -68,7 +74,7 @@ def cut(
     tune: int = 500,
     chains: int = 2,
     jobs: int = 2,
-    max_failed: float = 0.02,
+    max_failed: float = MAX_FAILED,
     progress: bool = False,
 ) -> CutFit:
     """Draws of a cut posterior p(u | upstream data) · p(d | u, downstream data).
@@ -95,9 +101,7 @@ def cut(
     GateFailure
         More downstream fits fail than `max_failed` allows.
     """
-    names = [str(n) for n in upstream if not str(n).startswith("z_")]
-    outer_draws = {n: thin(np.asarray(upstream[n]), outer) for n in names}
-    one_by_one = [{n: v[k] for n, v in outer_draws.items()} for k in range(len(outer_draws[names[0]]))]
+    outer_draws, one_by_one = _outer(upstream, outer)
     fits = fit_many(
         downstream,
         [data_of(u) for u in one_by_one],
@@ -115,16 +119,81 @@ def cut(
     if len(failed) > max_failed * len(fits):
         why = "; ".join(fits[failed[0]].attempts[-1].failures)
         raise GateFailure(f"cut: {len(failed)} of {len(fits)} downstream fits failed their gate ({why})")
-    good = [k for k in range(len(fits)) if k not in failed]
-    down = {n: np.concatenate([fits[k].draws[n] for k in good]) for n in fits[0].draws}
-    up = {f"anchor_{n}" if n in down else n: np.repeat(v[good], inner, axis=0) for n, v in outer_draws.items()}
-    variables = {n: (downstream.dims.get(n, ()), v) for n, v in down.items()}
+    down = {n: [fit.draws[n] for fit in fits] for n in fits[0].draws}
+    dims, coords = downstream.dims, downstream.coords
+    return _cut_fit(upstream, outer_draws, down, dims, coords, inner, failed, sum(len(f.attempts) for f in fits))
+
+
+def cut_of_steps(
+    upstream: xr.Dataset,
+    stages: CutModels,
+    *,
+    seed: int,
+    outer: int = 400,
+    inner: int = 5,
+    jobs: int = 2,
+    progress: bool = False,
+) -> CutFit:
+    """The cut posterior of a model of steps: its second stage in closed form where floors are signed and added.
+
+    Other structures are sampled, given each of a quarter of the `outer` upstream draws.
+
+    Parameters
+    ----------
+    upstream : Dataset (chain, draw, ...)
+        Posterior of `stages.upstream`.
+    stages : CutModels
+    outer, inner : int
+        Upstream draws; downstream draws for each.
+
+    Raises
+    ------
+    GateFailure
+        More second stages fail than `MAX_FAILED` allows.
+    """
+    model = stages.downstream
+    if not has_closed_form(model):
+        options = {"outer": max(outer // 4, 1), "inner": 2 * inner, "jobs": jobs, "progress": progress}
+        return cut(upstream, compile_model(model), stages.data_of, seed=seed, **options)
+    outer_draws, one_by_one = _outer(upstream, outer)
+    data = [{**model.data, **stages.data_of(one)} for one in one_by_one]
+    found, ess = quadrature_given(model, data, np.random.default_rng(seed), draws=inner, points=CLOSED_FORM_POINTS)
+    failed = tuple(np.flatnonzero(~(ess >= CLOSED_FORM_ESS)).tolist())
+    if len(failed) > MAX_FAILED * len(data):
+        least = f"effective points {ess.min():.0f} < {CLOSED_FORM_ESS:.0f}"
+        raise GateFailure(f"cut: {len(failed)} of {len(data)} second stages failed their gate ({least})")
+    down = {name: list(values) for name, values in found.items()}
+    return _cut_fit(upstream, outer_draws, down, model.dims, model.coords, inner, failed, len(data))
+
+
+def _outer(upstream: Mapping[str, Any], outer: int) -> tuple[dict[str, Array], list[dict[str, Array]]]:
+    """Upstream draws that are passed on: by variable [draw, ...], and one by one."""
+    names = [str(n) for n in upstream if not str(n).startswith("z_")]
+    drawn = {n: thin(np.asarray(upstream[n]), outer) for n in names}
+    return drawn, [{n: v[k] for n, v in drawn.items()} for k in range(len(drawn[names[0]]))]
+
+
+def _cut_fit(
+    upstream: Mapping[str, Any],
+    outer_draws: Mapping[str, Array],
+    downstream: Mapping[str, Sequence[Array]],
+    dims_of: Mapping[str, tuple[str, ...]],
+    labels: Mapping[str, Any],
+    inner: int,
+    failed: tuple[int, ...],
+    attempts: int,
+) -> CutFit:
+    """The draws of both stages as one data set; `downstream` has an array [inner, ...] for each upstream draw."""
+    good = [k for k in range(len(next(iter(downstream.values())))) if k not in failed]
+    down = {n: np.concatenate([values[k] for k in good]) for n, values in downstream.items()}
+    up = {f"anchor_{n}" if n in down or n in dims_of else n: np.repeat(v[good], inner, axis=0) for n, v in outer_draws.items()}
+    variables = {n: (dims_of.get(n, ()), v) for n, v in down.items()}
     for name, value in up.items():
         source = upstream[name.removeprefix("anchor_") if name not in upstream else name]
         dims = tuple(f"anchor_{d}" for d in getattr(source, "dims", ())[2:])
         variables[name] = (dims or tuple(f"{name}_dim_{i}" for i in range(value.ndim - 1)), value)
     dataset = xr.Dataset({n: (("chain", "draw", *dims), v[None]) for n, (dims, v) in variables.items()})
-    coords = {d: downstream.coords[d] for d in dataset.dims if d in downstream.coords}
+    coords = {d: labels[d] for d in dataset.dims if d in labels}
     for source in upstream.values():
         for d in getattr(source, "dims", ())[2:]:
             if f"anchor_{d}" in dataset.dims and d in source.coords:
@@ -132,4 +201,4 @@ def cut(
     coords |= {"chain": [0], "draw": np.arange(len(good) * inner)}
     dataset = dataset.assign_coords(coords).assign_coords(upstream=("draw", np.repeat(good, inner)))
     tree = xr.DataTree.from_dict({"posterior": dataset})
-    return CutFit(tree, inner, failed, sum(len(f.attempts) for f in fits))
+    return CutFit(tree, inner, failed, attempts)

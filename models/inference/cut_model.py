@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import pymc as pm
 from numpy.typing import NDArray
 
 from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.inference.layout import KnownFloors
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.inference.step_distribution import efficiency_of
-from rooffloor.models.inference.step_model import KnownFloors, build_model
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import Work, launches_of
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -25,16 +25,16 @@ class CutModels:
 
     Attributes
     ----------
-    upstream : pm.Model
+    upstream : StepModel
         The anchor's cells alone, constants free, one floor per SKU.
-    downstream : pm.Model
+    downstream : StepModel
         All other cells, constants fixed; floors given the anchor's.
     data_of : callable
         One upstream draw, by name, to the data of the downstream model.
     """
 
-    upstream: pm.Model
-    downstream: pm.Model
+    upstream: StepModel
+    downstream: StepModel
     data_of: Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
@@ -71,7 +71,7 @@ def cut_models(
     keep = structure.sharing is None or latency
     floor = structure if keep else replace(structure, shared_by="gpu")
     options: dict[str, Any] = {"priors": priors, "likelihood": likelihood}
-    upstream = build_model(here, work.where(is_anchor), classes, floor, constants, query_heads=query_heads, **options)
+    upstream = StepModel(here, work.where(is_anchor), classes, floor, constants, query_heads=query_heads, **options)
     other = work.where(~is_anchor)
     known = None
     if structure.sharing is not None:
@@ -81,7 +81,7 @@ def cut_models(
         raise ValueError(f"constants of {lacking[0]} are unknown: the anchor {anchor!r} has no cells there")
     code = np.array([here.gpus.index(gpu) for gpu in there.gpu]) if constants == "free per gpu" else None
     start = work_ms(other, Efficiency.peak())
-    downstream = build_model(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
+    downstream = StepModel(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
 
     def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
         one = {name: np.asarray(value)[None, None] for name, value in draw.items()}

@@ -20,7 +20,7 @@ NUISANCES = (
     *("launch_share", "launches_at_floor", "student_nu"),
 )
 """Patterns of the names of nuisances; every other variable is reported."""
-DERIVED = ("floor_ms", "noise_relative")
+DERIVED = ("eta_bw", "floor_ms", "noise_relative")
 """Reported variables that the sampler does not move itself; floors of pairs that were never measured are nuisances."""
 
 

@@ -10,16 +10,17 @@ and likelihood are the same; the tests hold one against the other.
 .. [1] J.-M. Cornuet, J.-M. Marin, A. Mira and C. Robert (2012), Adaptive multiple importance sampling.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
 from scipy.special import ndtr, ndtri, stdtrit
 
 from rooffloor.models.floor.structures import PER_MODEL, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.specs.cells import Cells
 
 type Array = NDArray[np.float64]
@@ -38,6 +39,11 @@ LEAST = 100
 """Data sets with a smaller effective number of points are done again with eight times as many."""
 CHUNK = 40
 """Data sets at a time: bounds the memory."""
+ADAPTED, LEAST_ALIKE = 24, 30
+"""Data sets to which the one proposal of many alike is fitted, and the least effective points that this may leave: a
+few draws are kept of each."""
+GIVEN, UNTOLD = 1e6, 1e-6
+"""Precision of floors that are given (known to 1 us) and of those that nothing was measured of (to 1 s), 1/ms²."""
 CHOICES = 8
 """Scales among which each draw of T_gpu chooses, in `quadrature_of_draws`."""
 
@@ -54,6 +60,8 @@ class Quadrature:
     floor_ms : array [data set, draw, pair]
     noise_relative : array [data set, draw, model]
     noise_ms : array [data set, draw]
+    floor_sds_ms : array [data set, draw, 3]
+        Scales of the SKU, group and pair effects behind the floors.
     ess : array [data set]
         Effective number of the weighted points behind the draws. Below about 50 do not use them: a negative floor that
         takes a step near 0 is beyond the closed form.
@@ -64,6 +72,7 @@ class Quadrature:
     floor_ms: Array
     noise_relative: Array
     noise_ms: Array
+    floor_sds_ms: Array
     ess: Array
 
     def __repr__(self) -> str:
@@ -107,7 +116,64 @@ def quadrature(
     T = np.broadcast_to(np.asarray(gpu_ms, dtype=float), y.shape)
     floors, theta, ess = _all(layout, y, T, rng, draws, points)
     n = layout.models
-    return Quadrature(names, pair_code, floors, np.exp(theta[..., :n]), np.exp(theta[..., n]), ess)
+    noise = np.exp(theta[..., : n + 1])
+    return Quadrature(names, pair_code, floors, noise[..., :n], noise[..., n], layout.scales(theta), ess)
+
+
+def quadrature_given(
+    model: StepModel, data: Sequence[Mapping[str, Array]], rng: np.random.Generator, *, draws: int, points: int = 1024
+) -> tuple[dict[str, Array], Array]:
+    """The whole posterior of a model of steps with T_gpu and some floors given, under each of many data.
+
+    Parameters
+    ----------
+    model : StepModel
+        Constants fixed; floors signed, of groups of models on each SKU, added; see `has_closed_form`.
+    data : sequence of mapping
+        ``gpu_ms`` [cell] and, where the model has them, ``anchor_floor_ms`` [known floor], for each data set.
+    draws, points : int
+        As in `quadrature`.
+
+    Returns
+    -------
+    posterior : dict of str to array [data set, draw, ...]
+        ``floor_ms`` of the whole grid, the scales of their effects, ``noise_relative`` and ``noise_ms``.
+    ess : array [data set]
+        See `Quadrature`.
+    """
+    floors, cells = model.layout, model.cells
+    assert floors is not None
+    assert cells.step_ms is not None
+    gpu, group = np.concatenate([floors.sampled, floors.unmeasured], axis=1)
+    known = np.array([one.get("anchor_floor_ms", np.zeros(0)) for one in data], dtype=float)
+    layout = _Layout(
+        gpu,
+        group,
+        floors.code,
+        cells.model_code,
+        len(cells.models),
+        model.priors,
+        known,
+        0.0 if cells.step_sd_ms is None else cells.step_sd_ms**2,
+    )
+    y, T = np.tile(cells.step_ms, (len(data), 1)), np.array([one["gpu_ms"] for one in data], dtype=float)
+    drawn, theta, ess = _alike(layout, y, T, rng, draws, points)
+    drawn[..., layout.measured : layout.measured + known.shape[1]] = known[:, None]
+    noise, scales = np.exp(theta[..., : layout.models + 1]), layout.scales(theta)
+    posterior = {
+        "floor_ms": drawn[..., floors.order].reshape(len(data), draws, *floors.size),
+        "noise_relative": noise[..., :-1],
+        "noise_ms": noise[..., -1],
+    }
+    return posterior | {name: scales[..., k] for k, name in enumerate(model.scales.values())}, ess
+
+
+def has_closed_form(model: StepModel) -> bool:
+    """Whether floors are normal given their scales and T_gpu is given, so that no sampler is needed."""
+    sharing = model.structure.sharing
+    normal = model.constants == "fixed" and model.likelihood == "normal" and model.structure.combine == "added"
+    own = model.layout is not None and model.layout.code.max() < model.layout.measured.shape[1]  # no cell's is given
+    return normal and own and sharing is not None and sharing.dim is not None and not sharing.per_launch
 
 
 def quadrature_of_draws(
@@ -142,7 +208,8 @@ def quadrature_of_draws(
         drawn, _ = _floors(layout, chosen[k][:, None], np.broadcast_to(steps, T.shape), T, step, rng)
         floors[k] = drawn[:, 0]
     n = layout.models
-    return Quadrature(names, pair_code, floors, np.exp(chosen[..., :n]), np.exp(chosen[..., n]), ess)
+    noise = np.exp(chosen[..., : n + 1])
+    return Quadrature(names, pair_code, floors, noise[..., :n], noise[..., n], layout.scales(chosen), ess)
 
 
 def _at(layout: "_Layout", theta: Array, y: Array, T: Array) -> Array:
@@ -176,10 +243,32 @@ def _all(
     layout: "_Layout", y: Array, T: Array, rng: np.random.Generator, draws: int, points: int
 ) -> tuple[Array, Array, Array]:
     """`_chunk` of all data sets, again with more points where too few told."""
-    found = [_chunk(layout, y[k : k + CHUNK], T[k : k + CHUNK], rng, draws, points) for k in range(0, len(y), CHUNK)]
+    chunks = [slice(k, k + CHUNK) for k in range(0, len(y), CHUNK)]
+    found = [_chunk(layout.of(at), y[at], T[at], rng, draws, points) for at in chunks]
     floors, theta, ess = (np.concatenate(part) for part in zip(*found, strict=True))
     for k in np.flatnonzero(ess < LEAST):
-        again = _chunk(layout, y[[k]], T[[k]], rng, draws, 8 * points)
+        again = _chunk(layout.of([int(k)]), y[[k]], T[[k]], rng, draws, 8 * points)
+        floors[k], theta[k], ess[k] = (part[0] for part in again)
+    return floors, theta, ess
+
+
+def _alike(
+    layout: "_Layout", y: Array, T: Array, rng: np.random.Generator, draws: int, points: int
+) -> tuple[Array, Array, Array]:
+    """`_all` of data sets whose posteriors of theta differ little: one proposal, fitted to some of them, serves all."""
+    few = np.unique(np.linspace(0, len(y) - 1, ADAPTED).round().astype(int))
+    mean, covariance = _proposal(layout.of(few), y[few], T[few], rng, points)
+    between = np.atleast_2d(np.cov(mean, rowvar=False, bias=True)) if len(few) > 1 else 0.0
+    pooled = mean.mean(0), covariance.mean(0) + between
+    found = []
+    for k in range(0, len(y), CHUNK):
+        at = slice(k, k + CHUNK)
+        sets = len(y[at])
+        proposal = np.tile(pooled[0], (sets, 1)), np.tile(pooled[1], (sets, 1, 1))
+        found.append(_weighted(layout.of(at), y[at], T[at], proposal, rng, draws, points))
+    floors, theta, ess = (np.concatenate(part) for part in zip(*found, strict=True))
+    for k in np.flatnonzero(ess < LEAST_ALIKE):
+        again = _chunk(layout.of([int(k)]), y[[k]], T[[k]], rng, draws, 4 * points)
         floors[k], theta[k], ess[k] = (part[0] for part in again)
     return floors, theta, ess
 
@@ -198,6 +287,19 @@ class _Layout:
     model_code: NDArray[np.int64]
     models: int
     priors: Priors
+    known_ms: Array | None = None
+    """[data set, known floor]: floors that are given; they and never measured ones come after those of cells."""
+    known_variance: Array | float = 0.0
+    """[cell]: known part of the noise of a cell, ms²."""
+
+    @property
+    def measured(self) -> int:
+        """Floors that have cells."""
+        return int(self.pair_code.max()) + 1
+
+    def of(self, sets: slice | list[int] | NDArray[np.int64]) -> "_Layout":
+        """The layout of some of the data sets."""
+        return self if self.known_ms is None else replace(self, known_ms=self.known_ms[sets])
 
     def per_pair(self, values: Array) -> Array:
         """Sums over the cells of each pair, [..., cell] -> [..., pair]."""
@@ -231,7 +333,7 @@ class _Layout:
     def noise_variance(self, theta: Array, step_ms: Array) -> Array:
         """Variance of a measured step around `step_ms` [..., cell], ms²."""
         relative = np.exp(2.0 * theta[..., : self.models])[..., self.model_code]
-        return np.asarray(np.exp(2.0 * theta[..., self.models, None]) + relative * step_ms**2)
+        return np.asarray(np.exp(2.0 * theta[..., self.models, None]) + relative * step_ms**2 + self.known_variance)
 
     def log_prior(self, theta: Array) -> Array:
         """Log prior density of `theta` [..., dimension], up to a constant."""
@@ -264,7 +366,7 @@ def _start(layout: _Layout, y: Array, T: Array) -> tuple[Array, Array, Array]:
 def _offset_step(layout: _Layout, y: Array, T: Array) -> Array:
     """The step under each pair's mean offset, ms, [..., cell]."""
     weight = 1.0 / y**2
-    offset = layout.per_pair(weight * (y - T)) / layout.per_pair(weight)
+    offset = layout.per_pair(weight * (y - T)) / np.maximum(layout.per_pair(weight), 1e-300)
     return np.asarray(T + offset[..., layout.pair_code])
 
 
@@ -272,16 +374,33 @@ def _chunk(
     layout: _Layout, y: Array, T: Array, rng: np.random.Generator, draws: int, points: int
 ) -> tuple[Array, Array, Array]:
     """Floors [data set, draw, pair], scales theta [data set, draw, dimension] and ESS of some data sets."""
+    return _weighted(layout, y, T, _proposal(layout, y, T, rng, points), rng, draws, points)
+
+
+def _proposal(layout: _Layout, y: Array, T: Array, rng: np.random.Generator, points: int) -> tuple[Array, Array]:
+    """Mean [data set, dimension] and covariance of theta, fitted in rounds."""
     mean, covariance, step = _start(layout, y, T)
     for _ in range(ROUNDS):
         theta, log_proposal = _points(mean, covariance, rng, max(points // 2, 256))
         log_weight = _log_marginal(layout, theta, y, T, _told(layout, theta, y, T, step)) - log_proposal
         mean, covariance = _moments(theta, _tempered(log_weight))
-    theta, log_proposal = _points(mean, covariance, rng, points)
+    return mean, covariance
+
+
+def _weighted(
+    layout: _Layout,
+    y: Array,
+    T: Array,
+    proposal: tuple[Array, Array],
+    rng: np.random.Generator,
+    draws: int,
+    points: int,
+) -> tuple[Array, Array, Array]:
+    """Weighted points of the proposals, and draws among them, as `_chunk` has them."""
+    step = _offset_step(layout, y, T)
+    theta, log_proposal = _points(*proposal, rng, points)
     floors, log_weight = _floors(layout, theta, y, T, step, rng)
-    log_weight -= log_proposal
-    weight = np.exp(log_weight - log_weight.max(-1, keepdims=True))
-    weight /= weight.sum(-1, keepdims=True)
+    weight = special.softmax(log_weight - log_proposal, axis=-1)
     ess = 1.0 / (weight**2).sum(-1)
     at = np.arange(len(y))[:, None]
     position = (np.arange(draws) + rng.random((len(y), 1))) / draws
@@ -338,7 +457,13 @@ def _told(layout: _Layout, theta: Array, y: Array, T: Array, step: Array) -> tup
     """What the cells say of each floor: value and information [data set, point, pair]; noise variances of cells."""
     variance = layout.noise_variance(theta, step[:, None])
     information = layout.per_pair(1.0 / variance)
-    value = layout.per_pair((y - T)[:, None] / variance) / information
+    value = layout.per_pair((y - T)[:, None] / variance)
+    if layout.known_ms is not None:
+        n, known = layout.measured, layout.known_ms.shape[1]
+        information[..., n:] = UNTOLD
+        information[..., n : n + known] = GIVEN
+        value[..., n : n + known] = GIVEN * layout.known_ms[:, None]
+    value /= information
     return value, information, variance
 
 

@@ -1,23 +1,31 @@
-"""Compile a model once, refit it many times, and let no fit out that fails its gate."""
+"""Sample a model of steps, refit it to other data, and let no fit out that fails its gate."""
 
-import gc
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import nutpie
-import pymc as pm
-import pytensor
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
-from pytensor.graph import FunctionGraph, clone_replace
-from pytensor.graph.traversal import ancestors
 from tqdm import tqdm
 
-from rooffloor.models.inference.gate import DEFAULT_GATE, Attempt, Diagnostics, Gate, GateFailure, diagnose
+from rooffloor.models.inference.density import expand
+from rooffloor.models.inference.gate import (
+    DEFAULT_GATE,
+    Attempt,
+    Diagnostics,
+    Gate,
+    GateFailure,
+    diagnose,
+    escalated,
+    examined,
+)
+from rooffloor.models.inference.native import sampled
+from rooffloor.models.inference.packing import Tables
+from rooffloor.models.inference.steps import StepModel
 
 type Array = NDArray[np.float64]
 type Data = Mapping[str, ArrayLike]
@@ -68,30 +76,34 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A compiled model, to be fitted to its own data or to others of the same structure.
+    """A model whose density is compiled, to be fitted to its own data or to others of the same structure.
 
     Attributes
     ----------
-    free : tuple of str
-        Free random variables: what the sampler moves and the gate looks at.
-    dims : mapping
-        Dims of every variable and data of the model.
-    coords : mapping
-    data : mapping of str to array
-        The model's own data.
-    observed : mapping of str to str
-        Observed random variable -> its data.
-    stacks : mapping of str to tuple of str
-        Data as the compiled function takes them: those of one shape as one array, see `_stacked`.
+    model : StepModel
     """
 
-    nutpie_model: Any = field(repr=False)
-    free: tuple[str, ...]
-    dims: Mapping[str, tuple[str, ...]]
-    coords: Mapping[str, Any]
-    data: Mapping[str, Array] = field(repr=False)
-    observed: Mapping[str, str]
-    stacks: Mapping[str, tuple[str, ...]] = field(repr=False)
+    model: StepModel = field(repr=False)
+
+    @property
+    def data(self) -> Mapping[str, Array]:
+        """The model's own data."""
+        return self.model.data
+
+    @property
+    def dims(self) -> Mapping[str, tuple[str, ...]]:
+        """Dims of every variable and data of the model."""
+        return self.model.dims
+
+    @property
+    def coords(self) -> Mapping[str, Any]:
+        """Labels along the dims."""
+        return self.model.coords
+
+    @cached_property
+    def free(self) -> tuple[str, ...]:
+        """Free random variables: what the sampler moves."""
+        return tuple(p.name for p in self.model.parameters)
 
     def fit(
         self,
@@ -119,8 +131,9 @@ class Compiled:
             `data` names what the model does not have, or its shapes or codes do not fit.
         """
         merged = self._merged(data or {})
+        tables = self.model.tables(merged)
         sampler = nutpie.sample(
-            self.nutpie_model.with_data(**self._taken(merged, data or {})),
+            sampled(tables, self.model.size, partial(_start, self.model)),
             draws=draws,
             tune=tune,
             chains=chains,
@@ -136,18 +149,32 @@ class Compiled:
         except BaseException:  # nutpie's own waiting takes Ctrl-C for the end and returns what there is
             sampler.cancel()
             raise
-        posterior = trace["posterior"].to_dataset()
+        posterior = self._posterior(tables, trace["posterior"]["x"].values)
         stats = trace["sample_stats"].to_dataset()
-        found = diagnose({n: posterior[n].values for n in self.free}, stats)
-        attempt = Attempt(draws, tune, chains, seed, target_accept, found, gate.failures(found))
+        found = diagnose(examined(self.free, posterior), stats)
+        attempt = Attempt(draws, tune, chains, seed, target_accept, found, gate.failures(found), gate.warnings(found))
         groups = {
             "posterior": posterior,
             "sample_stats": stats,
-            "observed_data": self._dataset({n: (like, merged[like]) for n, like in self.observed.items()}),
-            "constant_data": self._dataset({n: (n, v) for n, v in merged.items() if n not in self.observed.values()}),
+            "observed_data": self._dataset({"step_ms": ("measured_ms", merged["measured_ms"])}),
+            "constant_data": self._dataset({n: (n, v) for n, v in merged.items() if n != "measured_ms"}),
         }
-        tree = xr.DataTree.from_dict(groups)
-        return Fit(tree, (attempt,))
+        return Fit(xr.DataTree.from_dict(groups), (attempt,))
+
+    def _posterior(self, tables: Tables, x: Array) -> xr.Dataset:
+        """Every variable, (chain, draw, ...), of what was sampled, x [chain, draw, x]."""
+        flat = np.ascontiguousarray(x.reshape(-1, x.shape[-1]))
+        grids, logits = np.empty((len(flat), len(tables.order))), np.empty(len(flat))
+        expand(tables, flat, grids, logits)
+        found = self.model.posterior(flat, grids, logits)
+        shape = x.shape[:2]
+        variables = {
+            name: (("chain", "draw", *self.dims.get(name, ())), values.reshape(*shape, *values.shape[1:]))
+            for name, values in found.items()
+        }
+        labels = {"chain": np.arange(shape[0]), "draw": np.arange(shape[1])}
+        used = {d for dims, _ in variables.values() for d in dims} - set(labels)
+        return xr.Dataset(variables, coords=labels | {d: self.coords[d] for d in used})
 
     def _merged(self, data: Data) -> dict[str, Array]:
         for name in data:
@@ -168,13 +195,6 @@ class Compiled:
                 raise ValueError(f"data {name!r} must hold codes from 0 to {len(labels) - 1}")
         return merged
 
-    def _taken(self, merged: Mapping[str, Array], data: Data) -> dict[str, Array]:
-        """The data that change, as the compiled function takes them."""
-        stacks = {stack: names for stack, names in self.stacks.items() if not set(names).isdisjoint(data)}
-        alone = set(data).difference(*stacks.values())
-        stacked = {stack: np.stack([merged[name].astype(float) for name in names]) for stack, names in stacks.items()}
-        return {name: merged[name] for name in alone} | stacked
-
     def _dataset(self, values: Mapping[str, tuple[str, Array]]) -> xr.Dataset:
         """Variables name -> (whose dims, values), with the coords that still have the right length."""
         dataset = xr.Dataset({name: (self.dims.get(like, ()), value) for name, (like, value) in values.items()})
@@ -182,63 +202,15 @@ class Compiled:
         return dataset.assign_coords(coords)
 
 
-def compile_model(model: pm.Model) -> Compiled:
-    """Compile `model` once for many fits (nutpie, numba; some seconds)."""
-    data = {v.name: np.asarray(v.get_value()) for v in model.data_vars}
-    observed = {rv.name: model.rvs_to_values[rv].name for rv in model.observed_RVs}
-    stacked, stacks = _stacked(model)
-    collecting = gc.isenabled()
-    gc.disable()  # it would walk millions of living objects, for a tenth of the time, and find nothing
-    try:
-        compiled = nutpie.compile_pymc_model(stacked, backend="numba")
-    finally:
-        if collecting:
-            gc.enable()
-    # Data that no variable uses were dropped by the compiler: they cannot be replaced.
-    taken = {v.name for v in compiled.shared_var_keys}
-    used = {name for stack in taken for name in stacks.get(stack, (stack,))}
-    return Compiled(
-        compiled,
-        tuple(rv.name for rv in model.free_RVs),
-        {name: tuple(dims) for name, dims in model.named_vars_to_dims.items()},
-        {dim: np.asarray(values) for dim, values in model.coords.items() if values is not None},
-        {name: value for name, value in data.items() if name in used},
-        {rv: name for rv, name in observed.items() if name in used},
-        {stack: names for stack, names in stacks.items() if stack in taken},
-    )
+def _start(model: StepModel, seed: Any) -> Array:
+    """Where a chain begins: prior medians, each moved by up to 1 on the real line."""
+    x = np.concatenate([np.full(p.at.stop - p.at.start, p.start) for p in model.parameters])
+    return np.asarray(x + np.random.default_rng(seed).uniform(-1.0, 1.0, len(x)))
 
 
-def _stacked(model: pm.Model) -> tuple[pm.Model, dict[str, tuple[str, ...]]]:
-    """The same model with data of the same dims in one array, and the names of each array's rows.
-
-    Of the compiled function's arguments, numba types each one on its own, at about a second apiece.
-    """
-    if any(value is not None for value in model.rvs_to_initial_values.values()):
-        return model, {}  # PyMC cannot rewrite such a model
-    values = model.rvs_to_values.values()
-    used = set(ancestors([*model.basic_RVs, *model.potentials, *model.deterministics, *values]))
-    alike: dict[tuple[str, ...], list[Any]] = {}
-    for variable in model.data_vars:
-        dims = model.named_vars_to_dims.get(variable.name, ())
-        if variable in used and dims:
-            alike.setdefault(tuple(dims), []).append(variable)
-    graph, memo = fgraph_from_model(model)
-    replaced, stacks = {}, {}
-    for dims, variables in alike.items():
-        if len(variables) > 1:
-            rows = np.stack([variable.get_value().astype(float) for variable in variables])
-            free = (None,) * len(dims)  # the number of cells may change
-            stack = pytensor.shared(rows, name=f"stack ({', '.join(dims)})", shape=(len(variables), *free))
-            stacks[stack.name] = tuple(variable.name for variable in variables)
-            for k, variable in enumerate(variables):
-                replaced[memo[variable].owner.inputs[0]] = stack[k].astype(variable.dtype)
-    outputs = clone_replace(graph.outputs, replace=replaced, rebuild_strict=False)
-    rewritten = FunctionGraph(outputs=outputs, clone=False)
-    rewritten._coords, rewritten._dim_lengths = graph._coords, graph._dim_lengths
-    stacked = model_from_fgraph(rewritten, mutate_fgraph=True)
-    order = [variable.name for variable in model.free_RVs]
-    stacked.free_RVs.sort(key=lambda variable: order.index(variable.name))
-    return stacked, stacks
+def compile_model(model: StepModel) -> Compiled:
+    """The model with its compiled density (loaded from disk but for the first time on a machine)."""
+    return Compiled(model)
 
 
 def fit_gated(
@@ -272,23 +244,24 @@ def fit_gated(
     GateFailure
         The last attempt fails too.
     """
-    attempts: tuple[Attempt, ...] = ()
-    for target_accept, factor in escalation:
-        fit = compiled.fit(
+
+    def attempt(step: int) -> Fit:
+        target_accept, factor = escalation[step]
+        return compiled.fit(
             data,
-            seed=seed if not attempts else int(np.random.SeedSequence([seed, len(attempts)]).generate_state(1)[0]),
+            seed=seed if not step else int(np.random.SeedSequence([seed, step]).generate_state(1)[0]),
             draws=draws * factor,
             tune=tune * factor,
             target_accept=target_accept,
             gate=gate,
             **kwargs,
         )
-        attempts += fit.attempts
-        if fit.passed:
-            break
+
+    fit, attempts = escalated(attempt, len(escalation))
     fit = Fit(fit.datatree, attempts)
     if refuse and not fit.passed:
-        raise GateFailure(f"the fit failed its gate after {len(attempts)} attempts: {'; '.join(attempts[-1].failures)}")
+        why = "; ".join(attempts[-1].failures)
+        raise GateFailure(f"the fit failed its gate after {len(attempts)} attempts: {why}", attempts)
     return fit
 
 

@@ -17,11 +17,14 @@ Names in the posterior, with their dims:
 - ``noise_relative`` (noisy_model) (σ) with its hierarchy over models ``noise_level``, ``noise_spread`` and
   ``noise_own``; ``noise_ms`` (s); ``student_nu`` (Student-t only).
 - ``z_floor`` (contrast), ``z_unmeasured`` (unmeasured), ``z_noise`` (noise_contrast), ``z_noise_mean`` and
-  ``z_noise_level``: what the sampler moves in place of ``floor_ms`` and of the hierarchy of the noise.
+  ``z_noise_level``, ``z_eta_bw``: what the sampler moves in place of ``floor_ms``, of the hierarchy of the noise and of
+  ``eta_bw``.
 
 Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
 ``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, ``anchor_floor_ms``, ``anchor_q``
 and ``relative_launches``. No variable has one value per cell, so that a compiled model can be refitted to other cells.
+
+``steps.StepModel`` holds what a model is made of; the compiled form that the product samples is `density`.
 
 Parametrisation. Floors with many cells are known to a tenth of a millisecond whatever the hierarchy says,
 and an error of η_bw moves all of them at once: non-centred effects then lie on narrow ridges, and centred
@@ -29,101 +32,32 @@ floors in a funnel where the pair effects may vanish. So the effects are integra
 sampler moves ``z``, the contrasts of the floors (of their logarithms where H >= 0; overall, SKUs, classes,
 pairs) measured from where normal theory puts them given the scales and what each cell says (`_guess`), in units of
 their sd there. The Jacobian is included: the posterior is that of the plain hierarchy.
+
+Where constants are shared and floors signed, η_bw and the floors of a few pairs are one column (bytes of weights over
+a bandwidth), and only the hierarchy tells them apart: the smaller its scales, the more sharply. That funnel is taken
+out in the same way: ``z_eta_bw`` measures the logit of η_bw from where least squares puts it given them (`_ridge`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from rooffloor.models.floor.structures import Q_MAX, FloorStructure
+from rooffloor.models.inference.layout import KnownFloors, noise_basis
 from rooffloor.models.inference.noise import variance_ms2
+from rooffloor.models.inference.packing import beta_shapes, inverse_moments
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import KERNELS, PeakTimes, Work, launches_of
+from rooffloor.models.inference.steps import ETA, TIMES, StepModel
+from rooffloor.models.roof.kernels import PeakTimes, Work
 from rooffloor.models.roof.roofline import Efficiency, combine
 from rooffloor.models.specs.cells import Cells
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class KnownFloors:
-    """Floors that are given and not estimated: those of an anchor, in the second stage of a cut.
-
-    Attributes
-    ----------
-    model : str
-        The anchor; every model that shares its group under the structure has these floors.
-    floor_ms : mapping of GPU name to ms
-        One floor per SKU on which the anchor was measured.
-    q : float
-        The overlap drawn with them, where the structure has one.
-    launches : float
-        Kernel launches of the anchor in one step, where floors grow with them.
-    """
-
-    model: str
-    floor_ms: Mapping[str, float]
-    q: float = 1.0
-    launches: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Layout:
-    """Where each floor of the grid [gpu, group] comes from: estimated, known (the anchor's) or never measured.
-
-    `measured`, `known` and `unmeasured` are index pairs (gpu, group), each (2, n); `code` [cell] counts the measured
-    floors and then the known ones.
-    """
-
-    gpus: tuple[str, ...]
-    dim: str | None
-    labels: tuple[str, ...]
-    measured: NDArray[np.int64]
-    known: NDArray[np.int64]
-    unmeasured: NDArray[np.int64]
-    code: NDArray[np.int64]
-    known_ms: Array
-
-    @classmethod
-    def of(
-        cls, cells: Cells, classes: Mapping[str, str], structure: FloorStructure, known: KnownFloors | None
-    ) -> "_Layout":
-        sharing = structure.sharing
-        assert sharing is not None
-        groups = structure.groups(cells, classes)
-        gpus, anchor = cells.gpus, -1
-        if known is not None:
-            gpus = tuple(dict.fromkeys((*gpus, *known.floor_ms)))
-            label = sharing.label(known.model, classes[known.model])
-            groups = groups.including(label)
-            anchor = groups.labels.index(label)
-        given = {(gpus.index(g), anchor): ms for g, ms in (known.floor_ms if known else {}).items()}
-        of_cell = list(zip(cells.gpu_code.tolist(), groups.code.tolist(), strict=True))
-        estimated = [pair for pair in dict.fromkeys(of_cell) if pair not in given]
-        rest = [p for p in np.ndindex(len(gpus), len(groups.labels)) if p not in given and p not in set(estimated)]
-        order = {pair: i for i, pair in enumerate([*estimated, *given])}
-
-        def index(pairs: list[tuple[int, int]]) -> NDArray[np.int64]:
-            return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-
-        return cls(
-            gpus,
-            groups.dim,
-            groups.labels,
-            index(estimated),
-            index(list(given)),
-            index(rest),
-            np.array([order[pair] for pair in of_cell], dtype=np.int64),
-            np.array(list(given.values()), dtype=float),
-        )
-
-    def names(self, pairs: NDArray[np.int64]) -> list[str]:
-        return [self.gpus[g] if self.dim is None else f"{self.gpus[g]} | {self.labels[c]}" for g, c in pairs.T]
 
 
 def build_model(
@@ -173,37 +107,33 @@ def build_model(
     >>> [variable.name for variable in model.observed_RVs]
     ['step_ms']
     """
-    if cells.step_ms is None or len(cells) == 0:
-        raise ValueError("a model needs measured cells: step_ms is missing or empty")
-    layout = None if structure.sharing is None else _Layout.of(cells, classes, structure, known)
-    with pm.Model(coords={"cell": np.arange(len(cells))}) as model:
-        measured = pm.Data("measured_ms", cells.step_ms, dims="cell")
-        known_sd = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
-        known_sd_ms = pm.Data("known_sd_ms", known_sd, dims="cell")
-        if constants == "fixed":
-            if gpu_ms is None:
-                raise ValueError("constants='fixed' needs gpu_ms")
-            branch = pm.Data("gpu_ms", np.broadcast_to(np.asarray(gpu_ms, float), len(cells)), dims="cell")
-        else:
-            if work is None:
-                raise ValueError("constants='free' needs work")
-            latency = structure.sharing is not None and structure.sharing.kernel_latency
-            per_gpu = cells if constants == "free per gpu" else None
-            branch = _gpu_branch(work, priors, query_heads, latency, per_gpu)
-        relative = _noise_by_model(cells, priors)
-        absolute = _log_normal("noise_ms", priors.noise_ms)
-        step = branch
+    return pymc_model(
+        StepModel(cells, work, classes, structure, constants, gpu_ms, priors, query_heads, likelihood, known)
+    )
+
+
+def pymc_model(m: StepModel) -> pm.Model:
+    """The PyMC form of a model of steps; see `build_model`."""
+    structure, layout, data = m.structure, m.layout, m.data
+    with pm.Model(coords={"cell": m.coords["cell"]}) as model:
+        for dim, labels in m.coords.items():
+            model.add_coord(dim, labels)
+        given = {name: pm.Data(name, value, dims=m.data_dims[name]) for name, value in data.items()}
+        measured, known_sd_ms = given["measured_ms"], given["known_sd_ms"]
+        relative = _noise_by_model(m)[given["noisy_model_code"]]
+        absolute = _log_normal("noise_ms", m.priors.noise_ms)
+        about = variance_ms2(measured, relative, absolute, known_sd_ms)
+        growth = _growth(m, given)
+        variance, scales = _floor_scales(m)
+        step = branch = given["gpu_ms"] if m.constants == "fixed" else _gpu_branch(m, given, about, growth, variance)
         if layout is not None:
-            about = pt.sqrt(variance_ms2(measured, relative, absolute, known_sd_ms))
-            q = _overlap(structure, cells, classes, known) if structure.positive else None
-            growth = _growth(structure, cells, work, priors, known)
-            guess = _guess(measured, about, branch, q, growth)
-            floor = _cell_floors(layout, priors, guess, structure.positive)
-            floor = floor if growth is None else floor * growth if structure.positive else floor + growth
+            q = _overlap(m, given) if m.positive else None
+            floor = _cell_floors(m, given, _guess(measured, pt.sqrt(about), branch, q, growth), variance, scales)
+            floor = floor if growth is None else floor * growth if m.positive else floor + growth
             step = structure.step_ms(branch, floor, q, xp=pt)
         sd = pt.sqrt(variance_ms2(step, relative, absolute, known_sd_ms))
-        if likelihood == "student":
-            shape, rate = priors.student_nu
+        if m.likelihood == "student":
+            shape, rate = m.priors.student_nu
             nu = pm.Gamma("student_nu", alpha=shape, beta=rate)
             pm.StudentT("step_ms", nu=nu, mu=step, sigma=sd, observed=measured, dims="cell")
         else:
@@ -211,32 +141,23 @@ def build_model(
     return model
 
 
-def _noise_by_model(cells: Cells, priors: Priors) -> Any:
-    """σ of each cell: one per model, drawn towards a common level; registers ``noise_relative`` (noisy_model).
+def _noise_by_model(m: StepModel) -> Any:
+    """σ of each model, drawn towards a common level; registers ``noise_relative`` (noisy_model).
 
     log σ[model] = level + spread own[model]. Cells fix σ of their model and not the level: a far level with all `own`
     on one side fits as well. So the sampler moves the mean and the contrasts of log σ, and the level given them.
     """
-    model = pm.modelcontext(None)
-    model.add_coord("noisy_model", list(cells.models))
-    code = pm.Data("noisy_model_code", cells.model_code, dims="cell")
-    median, sd = priors.noise_relative
-    spread = pm.HalfNormal("noise_spread", sigma=priors.noise_spread)
-    n = len(cells.models)
+    median, sd = m.priors.noise_relative
+    spread = pm.HalfNormal("noise_spread", sigma=m.priors.noise_spread)
+    n = len(m.cells.models)
     z_level = pm.Normal("z_noise_level")
     z_mean = pm.Normal("z_noise_mean")
-    if n > 1:
-        model.add_coord("noise_contrast", np.arange(n - 1))
-        basis = np.linalg.svd(np.eye(n) - 1.0 / n)[0][:, : n - 1]
-        off = pt.dot(basis, pm.Normal("z_noise", dims="noise_contrast"))
-    else:
-        off = pt.zeros(1)
+    off = pt.dot(noise_basis(n), pm.Normal("z_noise", dims="noise_contrast")) if n > 1 else pt.zeros(1)
     total = pt.sqrt(sd**2 + spread**2 / n)
     mean = np.log(median) + total * z_mean
     level = pm.Deterministic("noise_level", np.log(median) + sd / total * (sd * z_mean + spread / np.sqrt(n) * z_level))
     pm.Deterministic("noise_own", (mean - level) / spread + off, dims="noisy_model")
-    relative = pm.Deterministic("noise_relative", pt.exp(mean + spread * off), dims="noisy_model")
-    return relative[code]
+    return pm.Deterministic("noise_relative", pt.exp(mean + spread * off), dims="noisy_model")
 
 
 def _log_normal(name: str, prior: tuple[float, float], dims: str | None = None) -> Any:
@@ -244,30 +165,21 @@ def _log_normal(name: str, prior: tuple[float, float], dims: str | None = None) 
     return pm.LogNormal(name, mu=np.log(median), sigma=sd, dims=dims)
 
 
-def _growth(
-    structure: FloorStructure, cells: Cells, work: Work | None, priors: Priors, known: KnownFloors | None
-) -> Any:
+def _growth(m: StepModel, given: Mapping[str, Any]) -> Any:
     """What the floor at the mean number of launches becomes at each cell's number, [cell]; None where it does not grow.
 
     Signed: plus c1 (n - mean). Positive: times 1 - s + s n / mean, s in [0, 1], so that H = c0 + c1 n with both from
     0. Given an anchor, its launches stand for the mean.
     """
-    if structure.sharing is None or not structure.sharing.per_launch:
+    if not m.per_launch:
         return None
-    if work is None:
-        raise ValueError("floors that grow with launches need work")
-    launches = launches_of(work)
-    at = known.launches if known is not None and known.launches else float(launches.mean())
-    relative = pm.Data("relative_launches", launches / at, dims="cell")
-    pm.modelcontext(None).add_coord("launch_gpu", list(cells.gpus))
-    code = pm.Data("launch_gpu_code", cells.gpu_code, dims="cell")
-    pm.Deterministic("launches_at_floor", pt.as_tensor(at))
-    if structure.positive:
+    relative, code = given["relative_launches"], given["launch_gpu_code"]
+    pm.Deterministic("launches_at_floor", pt.as_tensor(m.launches_at))
+    if m.positive:
         share = pm.Uniform("launch_share", 0.0, 1.0, dims="launch_gpu")
         return 1.0 + share[code] * (relative - 1.0)
-    median, sd = priors.launch_ms
-    each = pm.LogNormal("launch_ms", mu=np.log(median), sigma=sd, dims="launch_gpu")
-    return each[code] * at * (relative - 1.0)
+    each = _log_normal("launch_ms", m.priors.launch_ms, "launch_gpu")
+    return each[code] * m.launches_at * (relative - 1.0)
 
 
 def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[Any, Any]:
@@ -295,114 +207,116 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[An
     return precision, precision * value
 
 
-def _overlap(structure: FloorStructure, cells: Cells, classes: Mapping[str, str], known: KnownFloors | None) -> Any:
+def _overlap(m: StepModel, given: Mapping[str, Any]) -> Any:
     """q of each cell: fixed by its class, given with the anchor's floors, or the parameter ``q``."""
-    fixed = structure.q_of(np.array([classes[m] for m in cells.models]))[cells.model_code]
-    if not structure.q_free:
-        return pm.Data("overlap", fixed, dims="cell")
-    q = pm.Uniform("q", 0.0, Q_MAX) if known is None else pm.Data("anchor_q", known.q)
-    if not np.isnan(fixed).all():
-        free = pm.Data("overlap_free", np.isnan(fixed).astype(float), dims="cell")
-        return free * q + (1.0 - free) * pm.Data("overlap", np.nan_to_num(fixed), dims="cell")
+    if not m.structure.q_free:
+        return given["overlap"]
+    q = pm.Uniform("q", 0.0, Q_MAX) if m.q_sampled else given["anchor_q"]
+    if "overlap" in given:
+        free = given["overlap_free"]
+        return free * q + (1.0 - free) * given["overlap"]
     return q
 
 
-def _gpu_branch(work: Work, priors: Priors, query_heads: bool, latency: bool, per_gpu: Cells | None) -> Any:
-    """T_gpu [cell] with free constants; the times at peak rates become data.
-
-    `per_gpu`: the cells, where each SKU has constants of its own.
-    """
-    model = pm.modelcontext(None)
-    model.add_coord("kernel", list(KERNELS))
-    times = PeakTimes(**{n: pm.Data(n, v, dims=("cell", "kernel")) for n, v in _times(work).items()})
+def _gpu_branch(m: StepModel, given: Mapping[str, Any], about: Any, growth: Any, variance: Any) -> Any:
+    """T_gpu [cell] with free constants; the times at peak rates are data."""
+    times = PeakTimes(**{name: given[name] for name in TIMES})
     free: dict[str, Any] = {}
-    dims = None if per_gpu is None else "constants_gpu"
-    for name in ("eta_bw", "eta_fa", "eta_tc"):
-        mean, sd = getattr(priors, name)
-        if per_gpu is not None:
-            model.add_coord("constants_gpu", list(per_gpu.gpus))
-        free[name] = pm.Beta(name, mu=mean, sigma=sd, dims=dims)
-    free["l_half"] = _log_normal("l_half", priors.l_half, dims)
-    if query_heads:
-        free["rho_q"] = _log_normal("rho_q", priors.rho_q, dims)
-    if latency:
-        free["latency_ms"] = _log_normal("latency_ms", priors.launch_ms, dims)
-    if per_gpu is not None:
-        code = pm.Data("constants_gpu_code", per_gpu.gpu_code, dims="cell")
-        free = {name: value[code] for name, value in free.items()}
+    dims = "constants_gpu" if m.constants == "free per gpu" else None
+    for name in ETA:
+        mean, sd = getattr(m.priors, name)
+        if name != "eta_bw" or not m.ridge:
+            free[name] = pm.Beta(name, mu=mean, sigma=sd, dims=dims)
+    free["l_half"] = _log_normal("l_half", m.priors.l_half, dims)
+    if m.query_heads:
+        free["rho_q"] = _log_normal("rho_q", m.priors.rho_q, dims)
+    if m.latency:
+        free["latency_ms"] = _log_normal("latency_ms", m.priors.launch_ms, dims)
+    if m.ridge:
+        free["eta_bw"] = _ridge(m, given, times, free, about, growth, variance)
+    if dims is not None:
+        free = {name: value[given["constants_gpu_code"]] for name, value in free.items()}
     return combine(times, Efficiency(**free), xp=pt).sum(axis=-1)
 
 
-def _times(work: Work) -> dict[str, Array]:
-    shape = work.flops.shape
-    return {f.name: np.broadcast_to(getattr(work.peak_times, f.name), shape).astype(float) for f in fields(PeakTimes)}
+def _ridge(
+    m: StepModel,
+    given: Mapping[str, Any],
+    times: PeakTimes,
+    free: Mapping[str, Any],
+    about: Any,
+    growth: Any,
+    variance: Any,
+) -> Any:
+    """``eta_bw`` from ``z_eta_bw``: where the floors' hierarchy expects it, in units of its sd there.
 
-
-def _contrasts(pairs: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[Array, NDArray[np.int64]]:
-    """Orthonormal contrasts of the floors of `pairs` [pair, contrast], and what each compares.
-
-    0: overall; 1: SKUs; 2: groups; 3: what is left, the pairs. SKUs in `pinned` have a known floor and so
-    no contrast.
+    Kernels bound by bandwidth make T linear in 1 / η_bw, and so each floor that the cells tell: `told` less `slope` /
+    η_bw. The prior of 1 / η_bw, about normal, and the contrasts of the floors, normal given their scales, make a normal
+    with this precision and mean: least squares. It is turned to the logit to first order.
     """
-    gpu, group = pairs
-    blocks = (
-        np.ones((len(gpu), 1)),
-        (gpu[:, None] == np.setdiff1d(gpu, pinned)).astype(float),
-        (group[:, None] == np.unique(group)).astype(float),
-        np.eye(len(gpu)),
-    )
-    basis, block = np.zeros((len(gpu), 0)), []
-    for kind, columns in enumerate(blocks):
-        left, size, _ = np.linalg.svd(columns - basis @ (basis.T @ columns), full_matrices=False)
-        new = left[:, size > 1e-8]
-        basis = np.concatenate([basis, new], axis=1)
-        block += [kind] * new.shape[1]
-    return basis, np.array(block, dtype=np.int64)
+    layout = m.layout
+    assert layout is not None
+    code, n = given["pair_code"], layout.measured.shape[1]
+    basis, block = layout.contrasts()
+    weight = 1.0 / about
+    rest = given["measured_ms"] - (times.kv_ms + free["l_half"] * times.kv_token_ms).sum(axis=-1) / free["eta_fa"]
+    rest = rest if growth is None else rest - growth
+    columns = pt.stack([weight, weight * rest, weight * times.stream_ms.sum(axis=-1)], axis=1)
+    sums = pt.inc_subtensor(pt.zeros((n, 3))[code], columns)
+    told, slope = sums[:, 1] / sums[:, 0], sums[:, 2] / sums[:, 0]
+    total = variance[block] + (basis**2).T @ (1.0 / sums[:, 0])
+    along, off = basis.T @ slope, basis.T @ (told - m.priors.floor_level(False)[0])
+    mean, sd = inverse_moments(m.priors.eta_bw)
+    precision = 1.0 / sd**2 + (along**2 / total).sum()
+    above = (mean / sd**2 + (along * off / total).sum()) / precision - 1.0
+    middle = 0.5 * (above + pt.sqrt(above**2 + 1.6e-3))  # 1 / eta_bw - 1, kept above 0
+    unit = 1.0 / pt.sqrt(middle**2 * precision + 4.0)
+    logit = -(pt.log(middle) + unit * pm.Flat("z_eta_bw"))
+    a, b = beta_shapes(m.priors.eta_bw)
+    density = a * pt.log(pt.sigmoid(logit)) + b * pt.log(pt.sigmoid(-logit)) - pt.as_tensor(special.betaln(a, b))
+    pm.Potential("eta_bw_prior", density + pt.log(unit))
+    return pm.Deterministic("eta_bw", pt.sigmoid(logit))
 
 
-def _cell_floors(layout: _Layout, priors: Priors, guess: tuple[Any, Any], positive: bool = False) -> Any:
-    """Floor of each cell; registers ``floor_ms``, the scales and the prior of the whole grid of floors.
+def _floor_scales(m: StepModel) -> tuple[Any, dict[str, Any]]:
+    """Variances of the four kinds of contrasts of a grid of floors, and the scales of the effects behind them.
 
-    floor (or its logarithm, where `positive`) = overall + a[gpu] + b[group] + c[gpu, group], all normal: the
+    floor (or its logarithm, where positive) = overall + a[gpu] + b[group] + c[gpu, group], all normal: the
     contrasts of the whole grid are independent, with the four variances of a two-way analysis of variance.
     """
-    model = pm.modelcontext(None)
-    model.add_coord("gpu", list(layout.gpus))
-    g, c = len(layout.gpus), len(layout.labels)
-    mean, sd_overall = priors.floor_level(positive)
-    unit = "" if positive else "_ms"
-    scale_gpu, scale_group, scale_pair = (priors.floor_scale(k, positive) for k in ("gpu", "group", "pair"))
-    dims = ("gpu",) if layout.dim is None else ("gpu", layout.dim)
+    if m.layout is None:
+        return None, {}
+    g, c = m.layout.size
+    overall = m.priors.floor_level(m.positive)[1] ** 2
+    scales: dict[str, Any] = {}
+    for effect, name in m.scales.items():
+        top = m.priors.floor_scale(effect, m.positive)
+        half = pm.HalfNormal(name, sigma=top) if m.positive else pm.HalfStudentT(name, nu=3, sigma=top)
+        scales[effect] = half
+    if m.layout.dim is None:
+        only = scales["gpu"] ** 2
+        return pt.stack([g * overall + only, only]), scales
+    by_gpu, by_group = c * scales["gpu"] ** 2, g * scales["group"] ** 2
+    return scales["pair"] ** 2 + pt.stack([g * c * overall + by_gpu + by_group, by_gpu, by_group, 0.0]), scales
 
-    def scale(effect: str, top: float) -> Any:
-        name = f"floor_sd_{effect}{unit}"
-        return pm.HalfNormal(name, sigma=top) if positive else pm.HalfStudentT(name, nu=3, sigma=top)
 
-    sd_gpu = scale("gpu", scale_gpu)
-    if layout.dim is None:
-        variance = pt.stack([g * sd_overall**2 + sd_gpu**2, sd_gpu**2])
-        sd_pair = sd_gpu
-    else:
-        model.add_coord(layout.dim, list(layout.labels))
-        sd_group, sd_pair = scale(layout.dim, scale_group), scale("pair", scale_pair)
-        by_gpu, by_group = c * sd_gpu**2, g * sd_group**2
-        variance = sd_pair**2 + pt.stack([g * c * sd_overall**2 + by_gpu + by_group, by_gpu, by_group, 0.0])
-
-    code = pm.Data("pair_code", layout.code, dims="cell")
-    n, n_known = layout.measured.shape[1], len(layout.known_ms)
+def _cell_floors(
+    m: StepModel, given: Mapping[str, Any], guess: tuple[Any, Any], variance: Any, scales: Mapping[str, Any]
+) -> Any:
+    """Floor of each cell; registers ``floor_ms`` and the prior of the whole grid of floors."""
+    layout, positive = m.layout, m.positive
+    assert layout is not None
+    mean = m.priors.floor_level(positive)[0]
+    code, n, n_known = given["pair_code"], layout.measured.shape[1], len(layout.known_ms)
     floors, log_jacobian = [], 0.0
-    centre = np.full(g, float(mean))
+    centre = np.full(len(layout.gpus), float(mean))
     if n_known:
-        model.add_coord("anchor_gpu", [layout.gpus[k] for k in layout.known[0]])
-        known = pm.Data("anchor_floor_ms", layout.known_ms, dims="anchor_gpu")
-        known = pt.log(known) if positive else known
+        known = pt.log(given["anchor_floor_ms"]) if positive else given["anchor_floor_ms"]
         centre = pt.set_subtensor(pt.as_tensor(centre)[layout.known[0]], known)
     if n:
-        model.add_coord("pair", layout.names(layout.measured))
-        model.add_coord("contrast", np.arange(n))
         sums = pt.inc_subtensor(pt.zeros((n + n_known, 2))[code], pt.stack(guess, axis=1))[:n]
         data_variance = 1.0 / pt.maximum(sums[:, 0], 1e-6)
-        basis, block = _contrasts(layout.measured, layout.known[0])
+        basis, block = layout.contrasts()
         start, told = centre[layout.measured[0]], sums[:, 1] * data_variance
         z = pm.Flat("z_floor", dims="contrast")
         floor, log_scale = (_correlated if positive else _contrasted)(
@@ -412,22 +326,20 @@ def _cell_floors(layout: _Layout, priors: Priors, guess: tuple[Any, Any], positi
         log_jacobian += log_scale
     if n_known:
         floors.append(known)
-    sampled = pt.concatenate(floors)
-    at = np.concatenate([layout.measured, layout.known], axis=1)
+    sampled = filled = pt.concatenate(floors)
     if layout.unmeasured.shape[1]:
-        filled, log_scale = _fill(sampled, at, layout, sd_pair)
-        log_jacobian += log_scale
-        at = np.concatenate([at, layout.unmeasured], axis=1)
-    else:
-        filled = sampled
-    order = np.argsort(at[0] * c + at[1])
-    grid = filled[order]
-    basis, block = _contrasts(at[:, order], np.array([], dtype=np.int64))
+        fit, unit = layout.fill()
+        sd = scales["gpu" if layout.dim is None else "pair"] * unit
+        filled = pt.concatenate([sampled, fit @ sampled + sd * pm.Flat("z_unmeasured", dims="unmeasured")])
+        log_jacobian += pt.log(sd).sum()
+    grid = filled[layout.order]
+    basis, block = layout.grid_contrasts()
     wide = variance[block]
     log_prior = -0.5 * (pt.log(2 * np.pi * wide) + (basis.T @ (grid - mean)) ** 2 / wide).sum()
     pm.Potential("floors", log_prior + log_jacobian)
     floor_ms = pt.exp(grid) if positive else grid
-    pm.Deterministic("floor_ms", floor_ms if layout.dim is None else floor_ms.reshape((g, c)), dims=dims)
+    dims = m.dims["floor_ms"]
+    pm.Deterministic("floor_ms", floor_ms.reshape(layout.size) if len(dims) > 1 else floor_ms, dims=dims)
     return (pt.exp(sampled) if positive else sampled)[code]
 
 
@@ -453,20 +365,3 @@ def _correlated(basis: Array, prior: Any, start: Any, told: Any, data_variance: 
     pull = pt.linalg.solve_triangular(root, weighed @ (told - start), lower=True)
     w = pt.linalg.solve_triangular(root.T, pull + z, lower=False)
     return start + spread @ w, (0.5 * pt.log(prior) - pt.log(pt.diagonal(root))).sum()
-
-
-def _fill(sampled: Any, at: NDArray[np.int64], layout: _Layout, sd_pair: Any) -> tuple[Any, Any]:
-    """`sampled` with the floors of unmeasured pairs after it, and their log Jacobian.
-
-    Each is the additive least-squares fit to the others + z times its sd if pair effects have sd `sd_pair`.
-    """
-    pm.modelcontext(None).add_coord("unmeasured", layout.names(layout.unmeasured))
-
-    def design(pairs: NDArray[np.int64]) -> Array:
-        return np.hstack([pairs[k][:, None] == np.arange(n) for k, n in enumerate(sizes)]).astype(float)
-
-    sizes = len(layout.gpus), len(layout.labels)
-    fit = design(layout.unmeasured) @ np.linalg.pinv(design(at))
-    sd = sd_pair * np.sqrt(1.0 + (fit**2).sum(axis=1))
-    floors = fit @ sampled + sd * pm.Flat("z_unmeasured", dims="unmeasured")
-    return pt.concatenate([sampled, floors]), pt.log(sd).sum()

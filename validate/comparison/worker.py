@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference.cut import cut
+from rooffloor.models.inference.cut import cut_of_steps
 from rooffloor.models.inference.cut_model import CutModels, cut_models
 from rooffloor.models.inference.gate import GateFailure
 from rooffloor.models.inference.prior_density import log_prior
 from rooffloor.models.inference.sampling import ESCALATION, Compiled, Fit, compile_model, fit_gated
 from rooffloor.models.inference.step_distribution import StepDistribution, efficiency_of, floors_of, step_distribution
-from rooffloor.models.inference.step_model import build_model
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import Work
 from rooffloor.models.roof.roofline import work_ms
 from rooffloor.models.specs.cells import Cells
@@ -47,7 +47,7 @@ class Task:
     Attributes
     ----------
     cells, work, classes
-        With steps; see `step_model.build_model`.
+        With steps; see `StepModel`.
     structure : FloorStructure
     likelihood : "normal" or "student"
     seed : int
@@ -70,7 +70,7 @@ class Task:
         from rooffloor.models.inference.sampling import compile_model
 
         data = self.cells, self.work, self.classes, self.structure
-        return compile_model(build_model(*data, "free", likelihood=self.likelihood))
+        return compile_model(StepModel(*data, "free", likelihood=self.likelihood))
 
     def stages(self) -> CutModels:
         """The models of the two stages of a cut at the anchor."""
@@ -317,7 +317,7 @@ def cut_floors(task: Task) -> dict[str, ArrayLike]:
     theirs = task.cells.model != task.anchor
     others, work = task.cells.where(theirs), task.work.where(theirs)
     try:
-        found = cut(first.posterior, compile_model(stages.downstream), stages.data_of, seed=task.seed + 7, jobs=1)
+        found = cut_of_steps(first.posterior, stages, seed=task.seed + 7, jobs=1)
     except GateFailure as error:
         nothing = np.full(len(others), np.nan)
         return {"mean": nothing, "sd": nothing, "failed": str(error)}

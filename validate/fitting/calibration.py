@@ -116,14 +116,14 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
         The fit failed its convergence gate.
     """
     from rooffloor.models.inference.sampling import compile_model, fit_gated, thin
-    from rooffloor.models.inference.step_model import build_model
+    from rooffloor.models.inference.steps import StepModel
 
     cells, _ = measurements.averaged(anchor)
     shapes = measurements.shapes[anchor]
     klass = default_class(shapes)
     work = stack_work(cells, {anchor: shapes}, measurements.gpus)
     try:
-        model = build_model(cells, work, {anchor: klass}, FloorStructure("gpu"), "free")
+        model = StepModel(cells, work, {anchor: klass}, FloorStructure("gpu"), "free")
         fit = fit_gated(compile_model(model), seed=seed, progress=not quiet)
     except GateFailure as error:
         raise GateError(str(error)) from error

@@ -49,7 +49,8 @@ FIT: dict[str, Any] = {"draws": 1200, "tune": 600, "chains": 4}
 
 @dataclass(frozen=True, eq=False)
 class Imputed:
-    """The imputed grids as arrays: y, T and constants (imputation, cell); weights and roofs (imputation,)."""
+    """The imputed grids as arrays: y, T and constants (imputation, cell); weights, and roofs with their discrepancy priors,
+    (imputation,)."""
 
     study: "Study"
     cells: Cells
@@ -82,7 +83,7 @@ class Imputed:
             column("context"),
             {name: column(name) for name in ("eta_bw", "eta_fa", "l_half", "latency_ms")},
             heads["weight"].to_numpy(dtype=float),
-            heads["roof"].to_numpy(dtype=str),
+            (heads["roof"] + ", " + heads["discrepancy"]).to_numpy(dtype=str),
         )
 
     @property
@@ -94,9 +95,9 @@ class Imputed:
     def compiled(self) -> "Compiled":
         """The model of one grid, for any grid."""
         from rooffloor.models.inference.sampling import compile_model
-        from rooffloor.models.inference.step_model import build_model
+        from rooffloor.models.inference.steps import StepModel
 
-        return compile_model(build_model(self.cells, None, self.classes, PER_MODEL, "fixed", gpu_ms=self.T[0]))
+        return compile_model(StepModel(self.cells, None, self.classes, PER_MODEL, "fixed", gpu_ms=self.T[0]))
 
     def fits(
         self, which: Sequence[int], first_seed: int, *, quiet: bool, jobs: int, keep: int = KEEP

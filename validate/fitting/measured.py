@@ -1,31 +1,36 @@
 """Fits to measured cells: constants joint (all cells) or cut (the anchor's alone), under either roof."""
 
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference.cut import cut
+from rooffloor.models.inference.cut import cut_of_steps
 from rooffloor.models.inference.cut_model import cut_models
+from rooffloor.models.inference.gate import Attempt, GateFailure
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.prior_density import log_prior
-from rooffloor.models.inference.sampling import Compiled, Fit, compile_model, fit_gated, thin
+from rooffloor.models.inference.sampling import Fit, compile_model, fit_gated, thin
 from rooffloor.models.inference.step_distribution import efficiency_of, step_distribution
-from rooffloor.models.inference.step_model import build_model
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import CONSTANTS, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.estimates.cell_draws import Draws, with_own_noise
 from rooffloor.validate.estimates.prior_sensitivity import floors_against_anchor, power_scaling
+from rooffloor.validate.fitting import kept
+from rooffloor.validate.fitting.given import FitOfCells
 from rooffloor.validate.fitting.parts import parts_of
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from rooffloor.models.inference.cut import CutFit
     from rooffloor.validate.measurements.load import Measurements
     from rooffloor.validate.study.study import Study
 
@@ -45,18 +50,28 @@ def variant(preset: str, treatment: str) -> str:
 
 
 def roof_options(preset: str) -> dict[str, Any]:
-    """What `build_model` and `cut_models` are told of the constants."""
+    """What `StepModel` and `cut_models` are told of the constants."""
     return {"query_heads": preset == "query heads", "constants": "free per gpu" if preset == "per gpu" else "free"}
 
 
 class Measured:
     """Fits of one measured data set: the study's floors beside any roof."""
 
-    def __init__(self, study: "Study", measurements: "Measurements", seed: int, quiet: bool):
+    def __init__(
+        self,
+        study: "Study",
+        measurements: "Measurements",
+        seed: int,
+        *,
+        quiet: bool = True,
+        tell: Callable[[str], None] | None = None,
+        folder: Path | None = None,
+    ):
+        """Fits keep themselves in `folder`; `tell` is told what is being fitted, bars show unless `quiet`."""
         self.study, self.seed, self.quiet = study, seed, quiet
-        self._downstream: Compiled | None = None
+        self.tell, self.folder = tell, folder
         self.sensitivity: list[dict[str, Any]] = []
-        """Of the joint treatment under the roof that was fitted first."""
+        """Of the joint treatment under the study's own roof."""
         self.cells = measurements.cells()
         self.label = measurements.label.replace("derived", "derived from end-to-end measurements")
         self.classes = {m: study.class_of(m) for m in self.cells.models}
@@ -69,45 +84,73 @@ class Measured:
         self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
 
     def fit(
-        self, preset: str, treatment: str, *, with_classes: bool = False
-    ) -> tuple[Draws, list[dict[str, Any]], dict[str, dict[str, Array]], "xr.DataTree"]:
-        """Draws, diagnostics, constants and posterior of one treatment.
+        self, preset: str, treatment: str
+    ) -> tuple[Draws, dict[str, Any], dict[str, dict[str, Array]], "xr.DataTree"]:
+        """Draws, a row of diagnostics, constants and posterior of one treatment.
 
-        `with_classes` adds floors per (GPU, class), from a joint fit of that structure.
+        Raises
+        ------
+        GateFailure
+            It has no answer.
         """
-        class_floors: dict[tuple[str, str], Array] = {}
-        rows: list[dict[str, Any]] = []
-        if with_classes:
-            per_class, row = self._joint(preset, replace(self.structure, shared_by="gpu, class"))
-            class_floors = _class_floors(per_class.posterior, self.cells, self.classes)
-            rows.append(row)
         if treatment == "cut":
             posterior, axes, unit, row, tree = self._cut(preset)
-            draws = self._draws(posterior, axes, class_floors, "anchor_", unit)
+            draws = self._draws(posterior, axes, {}, "anchor_", unit)
         else:
             fit, row = self._joint(preset, self.structure)
-            self.sensitivity = self.sensitivity or self._power_scaled(fit.posterior)
+            if preset == self.study.efficiency.preset and not self.sensitivity:
+                self.sensitivity = self._power_scaled(fit.posterior)
             posterior, axes = self._arrays(fit.posterior)
             tree = fit.datatree
-            draws = self._draws(posterior, axes, class_floors, None)
+            draws = self._draws(posterior, axes, {}, None)
         of = axes["constants"]
         constants = {
             n: dict(zip(of, posterior[n].T, strict=True)) if of else {"all GPUs": posterior[n]}
             for n in FITTED
             if n in posterior
         }
-        return draws, [row, *rows], constants, tree
+        return draws, row, constants, tree
 
-    def _tell(self, what: str) -> None:
-        """Say on the terminal what is being fitted."""
-        if not self.quiet:
-            print(f"rooffloor: fitting {what}", file=sys.stderr)
+    def with_class_floors(self, draws: Draws, preset: str) -> tuple[Draws, dict[str, Any]]:
+        """The draws with floors per (GPU, class), from a joint fit of that structure, and its row of diagnostics.
+
+        Raises
+        ------
+        GateFailure
+            That fit has no answer.
+        """
+        fit, row = self._joint(preset, self.per_class)
+        floors = _class_floors(fit.posterior, self.cells, self.classes)
+        count = len(draws.weight)
+        return replace(draws, class_floor_ms={pair: thin(v, count) for pair, v in floors.items()}), row
+
+    @property
+    def per_class(self) -> FloorStructure:
+        """The study's structure, with one floor per (GPU, class)."""
+        return replace(self.structure, shared_by="gpu, class")
+
+    def _say(self, what: str) -> None:
+        """Say what is being fitted."""
+        if self.tell is not None:
+            self.tell(f"fitting {what}")
+
+    def _key(self, what: str) -> str:
+        """All that a fit depends on, for `kept`."""
+        columns = (self.cells.batch, self.cells.context, self.cells.step_ms, self.cells.step_sd_ms)
+        text = repr([None if c is None else c.tolist() for c in columns] + [self.cells.model.tolist()])
+        digest = sha256(f"{text} {self.cells.gpu.tolist()} {self.classes}".encode()).hexdigest()
+        return f"{what} {self.structure!r} {self.study.hash} {self.study.anchor} {self.seed} {digest}"
 
     def _joint(self, preset: str, structure: FloorStructure) -> tuple["Fit", dict[str, Any]]:
-        self._tell(f"{variant(preset, 'joint')}, {structure}")
-        model = build_model(self.cells, self.work, self.classes, structure, **roof_options(preset))
-        fit = fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
-        return fit, _fit_row(f"{variant(preset, 'joint')}, {structure}", fit)
+        name = f"{variant(preset, 'joint')}, {structure}"
+        self._say(name)
+
+        def make() -> "Fit":
+            model = StepModel(self.cells, self.work, self.classes, structure, **roof_options(preset))
+            return fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
+
+        fit = kept.fit(self.folder, self._key(f"joint {preset} {structure!r}"), make)
+        return fit, fit_row(name, fit)
 
     def _power_scaled(self, posterior: "xr.Dataset") -> list[dict[str, Any]]:
         cells = self.cells
@@ -133,15 +176,21 @@ class Measured:
     def _cut(
         self, preset: str
     ) -> tuple[dict[str, Array], dict[str, list[str]], NDArray[np.int64], dict[str, Any], "xr.DataTree"]:
-        self._tell(f"{variant(preset, 'cut')}, {self.structure}")
+        self._say(f"{variant(preset, 'cut')}, {self.structure}")
         of = (self.cells, self.work, self.classes, self.structure, self.study.anchor)
         stages = cut_models(*of, **roof_options(preset))
-        upstream = fit_gated(compile_model(stages.upstream), seed=self.seed, progress=not self.quiet)
-        if self._downstream is None:  # given the constants as data, the same model for every roof
-            self._downstream = compile_model(stages.downstream)
-        result = cut(upstream.posterior, self._downstream, stages.data_of, seed=self.seed, progress=not self.quiet)
+        bar = not self.quiet
+
+        def first() -> "Fit":
+            return fit_gated(compile_model(stages.upstream), seed=self.seed, progress=bar)
+
+        def second() -> "CutFit":
+            return cut_of_steps(upstream.posterior, stages, seed=self.seed, progress=bar)
+
+        upstream = kept.fit(self.folder, self._key(f"upstream {preset}"), first)
+        result = kept.cut(self.folder, self._key(f"downstream {preset}"), second)
         posterior, axes = self._arrays(result.posterior)
-        row = _fit_row(f"{variant(preset, 'cut')}, anchor's cells", upstream)
+        row = fit_row(f"{variant(preset, 'cut')}, anchor's cells", upstream)
         row |= {"downstream_fits": result.attempts, "downstream_failed": len(result.failed)}
         unit = result.posterior["upstream"].to_numpy().astype(np.int64)
         return posterior, axes, unit, row, result.datatree
@@ -186,6 +235,9 @@ class Measured:
         with_anchor = {g for g, m in zip(cells.gpu, cells.model, strict=True) if m == anchor}
         of_anchor = floors[:, gpu_code, groups.index(self.group[anchor])]
         anchor_floor = np.where(np.isin(cells.gpu, list(with_anchor)), of_anchor, np.nan)
+        is_anchor, noise = cells.model == anchor, (relative, absolute, known)
+        of = (gpu_code, group_code, groups.index(self.group[anchor]), is_anchor, T, cells.step_ms, noise)
+        calibrated, own_calibrated = FitOfCells(posterior, self.structure, *of, cut=anchor_prefix is not None).floors()
         count = len(T)
         class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
         found = Draws(
@@ -205,6 +257,8 @@ class Measured:
             np.sqrt(variance_ms2(mean, relative, absolute, known)),
             unit if unit is not None else np.arange(count) * BATCHES // count,
             np.full(count, 1.0 / count),
+            calibrated_floor_ms=calibrated,
+            own_calibrated_floor_ms=own_calibrated,
         )
         return with_own_noise(found, np.random.default_rng(self.seed))
 
@@ -219,15 +273,22 @@ def _class_floors(posterior: "xr.Dataset", cells: Cells, classes: Mapping[str, s
     return {(g, c): _pool(posterior["floor_ms"].sel({"gpu": g, "class": c})) for g, c in measured}
 
 
-def _fit_row(name: str, fit: "Fit") -> dict[str, Any]:
-    found = fit.diagnostics
-    return {
-        "name": name,
-        "passed": fit.passed,
-        "rhat": found.rhat,
-        "ess_bulk": found.ess_bulk,
-        "ess_tail": found.ess_tail,
-        "divergences": found.divergences,
-        "ebfmi": found.ebfmi,
-        "attempts": len(fit.attempts),
-    }
+def fit_row(name: str, fit: "Fit") -> dict[str, Any]:
+    """A row of diagnostics; `note` says what nuisances miss of the gate."""
+    return _row(name, fit.attempts)
+
+
+def failed_row(name: str, failure: GateFailure) -> dict[str, Any]:
+    """The row of a fit that has no answer; `note` says why, numbers are those of the last attempt where known."""
+    row = _row(name, failure.attempts) if failure.attempts else dict.fromkeys(_NUMBERS) | {"name": name, "attempts": 0}
+    return row | {"passed": False, "note": str(failure)}
+
+
+_NUMBERS = ("name", "passed", "rhat", "ess_bulk", "ess_tail", "divergences", "ebfmi", "attempts", "note")
+
+
+def _row(name: str, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    last = attempts[-1]
+    found = asdict(last.diagnostics)
+    facts = {"name": name, "passed": not last.failures, "attempts": len(attempts), "note": "; ".join(last.warnings)}
+    return {key: facts[key] if key in facts else found[key] for key in _NUMBERS}

@@ -5,7 +5,8 @@ import pytest
 from three_by_three import CLASSES, branch_ms, grid, measured, simulated
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference import sampling, step_model
+from rooffloor.models.inference import sampling
+from rooffloor.models.inference.steps import StepModel
 
 
 @pytest.fixture(scope="session")
@@ -13,7 +14,7 @@ def compiled() -> sampling.Compiled:
     """Floors per SKU and class, added, T_gpu given, on the cells of `three_by_three.grid`."""
     cells = grid()
     data = measured(cells, branch_ms(cells), np.random.default_rng(0))
-    model = step_model.build_model(data, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
+    model = StepModel(data, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
     return sampling.compile_model(model)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from any_pymc import AnyCompiled
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference import cut, cut_model, gate, sampling
@@ -36,7 +37,7 @@ def test_cut_of_a_linear_gaussian_model_is_the_closed_form() -> None:
     upstream = {"a": mean_a + np.sqrt(var_a) * rng.standard_normal((4, 1000))}
     found = cut.cut(
         upstream,
-        sampling.compile_model(model),
+        AnyCompiled(model),
         lambda draw: {"a_given": draw["a"]},
         seed=1,
         outer=100,
@@ -121,7 +122,7 @@ def test_upstream_knows_nothing_of_the_rest(
     roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled], found: cut.CutFit
 ) -> None:
     models, upstream, _ = roofline
-    assert models.upstream["step_ms"].shape.eval().tolist() == [12]  # the anchor's cells alone
+    assert len(models.upstream.cells) == 12  # the anchor's cells alone
     assert models.downstream["step_ms"].shape.eval().tolist() == [18]
     assert "Llama-3.1-8B" not in " ".join(models.downstream.coords["pair"])
     posterior = found.posterior
@@ -150,7 +151,7 @@ def test_too_many_failed_stages_are_no_result() -> None:
     with pytest.raises(gate.GateFailure, match=r"cut: \d+ of 6 downstream fits failed"):
         cut.cut(
             {"c": np.full((1, 6), 8.0)},
-            sampling.compile_model(model),
+            AnyCompiled(model),
             lambda draw: {"centre": draw["c"]},
             seed=0,
             outer=6,

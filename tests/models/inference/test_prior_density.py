@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats
+from scipy import special, stats
 
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, SHARED_BY, FloorStructure
 from rooffloor.models.inference import step_distribution, step_model
@@ -191,6 +191,9 @@ def test_density_is_that_of_the_pymc_model(structure: FloorStructure, likelihood
     total = float(found.to_array().sum())
     expected = float(prior(point)) - np.linalg.slogdet(np.array(moved))[1]
     expected -= np.log(DEFAULT_PRIORS.noise_relative[1])  # z of the noise: the level in sds, turned with the rest
+    if "z_eta_bw" in point:  # on the logit scale, in units that depend on the scales of floors
+        here, there = (posterior(at)["eta_bw"].item() for at in (point, point | {"z_eta_bw": point["z_eta_bw"] + 1.0}))
+        expected -= np.log(abs(special.logit(there) - special.logit(here))) + np.log(here * (1.0 - here))
     assert total == pytest.approx(expected, abs=1e-6)  # PyMC's constant of a half-t has 8 digits
 
 

@@ -12,7 +12,7 @@ from rooffloor.models.inference import quadrature as quadrature_module
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.inference.quadrature import quadrature
 from rooffloor.models.inference.sampling import Compiled, fit_gated
-from rooffloor.models.inference.step_model import build_model
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -44,7 +44,7 @@ def test_it_agrees_with_nuts(compiled: Compiled) -> None:
     T, rng = branch_ms(cells) + 4.0, np.random.default_rng(1)
     step = T + FLOORS[cells.gpu_code, cells.model_code]
     y = step * (1 + np.array([[0.02], [0.06]]) * rng.standard_normal((2, len(cells))))
-    model = build_model(replace(cells, step_ms=y[0]), None, CLASSES, FloorStructure(), "fixed", gpu_ms=T)
+    model = StepModel(replace(cells, step_ms=y[0]), None, CLASSES, FloorStructure(), "fixed", gpu_ms=T)
     data = {v.name: v.get_value() for v in model.data_vars}
     options = {"classes": CLASSES, "structure": FloorStructure(), "draws": 2000, "points": 8192}
     found = quadrature(cells, T, y, np.random.default_rng(0), **options)

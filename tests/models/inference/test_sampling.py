@@ -9,10 +9,12 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from any_pymc import AnyCompiled
 from three_by_three import CLASSES, branch_ms, grid, measured, simulated
 
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference import gate, sampling, step_model
+from rooffloor.models.inference import gate, sampling
+from rooffloor.models.inference.steps import StepModel
 
 
 def test_datatree_has_groups_dims_and_coords(fit: sampling.Fit) -> None:
@@ -66,7 +68,7 @@ def test_refit_to_other_cells_equals_a_fresh_model(compiled: sampling.Compiled) 
     """What the sampler says of the density of its draws is what a model of the other cells says there."""
     cells = grid(contexts=(1024, 4096))
     cells = measured(cells, branch_ms(cells) + 2.0, np.random.default_rng(9))
-    own = step_model.build_model(cells, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
+    own = StepModel(cells, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
     data = {v.name: v.get_value() for v in own.data_vars}
     refit = compiled.fit(data, seed=2, draws=10, tune=200, chains=2, cores=1)
     assert refit.datatree["observed_data"].sizes["cell"] == len(cells) != len(compiled.data["measured_ms"])
@@ -96,7 +98,7 @@ def test_gate_refuses_a_posterior_that_does_not_mix() -> None:
     with pm.Model() as model:  # two modes that no chain leaves
         x = pm.Uniform("x", -20.0, 20.0)
         pm.Potential("modes", pm.math.logsumexp(pm.math.stack([-0.5 * ((x - s) / 0.05) ** 2 for s in (-8.0, 8.0)])))
-    compiled = sampling.compile_model(model)
+    compiled = AnyCompiled(model)
     with pytest.raises(gate.GateFailure, match=r"after 3 attempts: R-hat .* of x"):
         sampling.fit_gated(compiled, seed=0, draws=100, tune=100)
     last = sampling.fit_gated(compiled, seed=0, draws=100, tune=100, refuse=False)
@@ -137,34 +139,6 @@ def test_diagnostics_find_the_bad_parameter() -> None:
     assert found.rhat_of == found.ess_of == "pair[1]"
     assert found.rhat > 1.05
     assert found.divergences == 3
-
-
-def test_data_in_stacks_leave_the_density_as_it_is(compiled: sampling.Compiled) -> None:
-    """Codes and times go to the compiled function as rows of one array."""
-    cells = grid()
-    data = measured(cells, branch_ms(cells), np.random.default_rng(0))
-    model = step_model.build_model(data, None, CLASSES, FloorStructure(), "fixed", gpu_ms=branch_ms(cells))
-    ((stack, names),) = compiled.stacks.items()
-    assert stack == "stack (cell)"
-    assert {"measured_ms", "gpu_ms", "pair_code"} <= set(names) == set(compiled.data)
-    logp, gradient = model.compile_logp(mode="FAST_COMPILE"), model.compile_dlogp(mode="FAST_COMPILE")
-    rng, start = np.random.default_rng(4), model.initial_point()
-    for _ in range(3):
-        point = {name: rng.normal(0.0, 0.5, np.shape(value)) for name, value in start.items()}
-        flat = np.concatenate([np.ravel(value) for value in point.values()])  # in the order of the model
-        found, slopes = compiled.nutpie_model.logp_func(flat)
-        assert found == pytest.approx(logp(point), rel=1e-10)
-        assert slopes == pytest.approx(gradient(point), rel=1e-7, abs=1e-8)
-
-
-def test_a_model_with_initial_values_is_compiled_as_it_is() -> None:
-    with pm.Model(coords={"cell": range(3)}) as model:
-        x, y = (pm.Data(name, np.ones(3), dims="cell") for name in "xy")
-        pm.Normal("z", x.sum(), initval=2.0)
-        pm.Potential("p", y.sum())
-    compiled = sampling.compile_model(model)
-    assert compiled.stacks == {}
-    assert set(compiled.data) == {"x", "y"}
 
 
 def run_one(compiled: sampling.Compiled) -> None:

@@ -11,8 +11,10 @@ from three_by_three import CLASSES, FLOORS, branch_ms, grid, measured, simulated
 
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, SHARED_BY, FloorStructure
 from rooffloor.models.inference import gate, sampling, step_distribution, step_model
+from rooffloor.models.inference.layout import KnownFloors
 from rooffloor.models.inference.prior_density import sample_prior
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -31,12 +33,12 @@ def hierarchy_covariance(scales: tuple[float, float, float], shape: tuple[int, i
     [
         ((), None),
         ((("o", "A"), ("o", "C")), None),
-        ((("o", "A"),), step_model.KnownFloors("anchor", {"B": 3.0, "C": 1.5, "D": 2.0}, q=0.4)),
+        ((("o", "A"),), KnownFloors("anchor", {"B": 3.0, "C": 1.5, "D": 2.0}, q=0.4)),
     ],
     ids=["whole grid", "pairs never measured", "known floors of an anchor"],
 )
 def test_density_is_that_of_the_plain_hierarchy(
-    without: tuple[tuple[str, str], ...], known: step_model.KnownFloors | None, combine: str
+    without: tuple[tuple[str, str], ...], known: KnownFloors | None, combine: str
 ) -> None:
     structure, p = FloorStructure(combine=combine), DEFAULT_PRIORS
     unit = "" if structure.positive else "_ms"
@@ -162,7 +164,9 @@ def test_free_constants_are_recovered_where_the_data_see_them() -> None:
     with model:
         prior = pm.draw([model[n] for n in ("eta_bw", "eta_tc")], 500, random_seed=1)
     assert all(v.min() > 0 and v.max() < 1 for v in prior)
-    posterior = sampling.fit_gated(sampling.compile_model(model), seed=3).posterior
+    posterior = sampling.fit_gated(
+        sampling.compile_model(StepModel(data, work, classes, FloorStructure("gpu"), "free")), seed=3
+    ).posterior
     for name in ("eta_bw", "eta_fa"):
         mean, sd = float(posterior[name].mean()), float(posterior[name].std())
         assert abs(mean - getattr(truth, name)) < 3.3 * sd

@@ -131,7 +131,7 @@ def outcome(tmp_path, monkeypatch):
         seen.append(("fit", options))
         return SimpleNamespace(posterior=None)
 
-    monkeypatch.setattr(measured, "build_model", built)
+    monkeypatch.setattr(measured, "StepModel", built)
     monkeypatch.setattr(measured, "cut_models", cut)
     monkeypatch.setattr(measured, "compile_model", lambda model: model)
     monkeypatch.setattr(measured, "fit_gated", fit)
