@@ -95,8 +95,9 @@ class Stages:
 
     def _repeat(self) -> None:
         while not self._over.wait(EVERY_S):
-            if self._stage:
-                tell(one_line(f"rooffloor: {self._stage}, for {time.monotonic() - self._began:.0f} s now"))
+            since = time.monotonic() - self._began
+            if self._stage and since > EVERY_S / 2:
+                tell(one_line(f"rooffloor: {self._stage}, for {since:.0f} s now"))
 
 
 def tell(text: str) -> None:

@@ -1,10 +1,12 @@
 """Fits that fail their gate: what passed is told, what failed is named, and an interrupted run goes on where it was."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,12 +17,15 @@ from rooffloor.models.inference.cut import CutFit
 from rooffloor.models.inference.gate import Attempt, Diagnostics, GateFailure, Worst
 from rooffloor.models.inference.sampling import Fit
 from rooffloor.validate.common.errors import GateError, InputError
+from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.fitting import evidence as fitting
 from rooffloor.validate.fitting import kept, measured
 from rooffloor.validate.fitting.evidence import Evidence
 from rooffloor.validate.fitting.least_squares import least_squares
+from rooffloor.validate.reporting import run as reporting
 from rooffloor.validate.study.study import Study
 
+SCHEMA = json.loads((Path(reporting.__file__).parent / "schemas" / "report.schema.json").read_text())
 MODELS = (ANCHOR, SIBLING, SMALL)
 GOOD = Diagnostics(1.001, "eta_bw", 900.0, 800.0, "q", 0, 0.9, Worst(1.002, "z_noise[2]", 700.0, 650.0, "z_floor[0]"))
 PASSED = (Attempt(1000, 1000, 4, 1, 0.95, GOOD, ()),)
@@ -64,7 +69,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             if len(self.cells.models) < len(MODELS):
                 name += " of fewer"
             row = attempt(name)
-            of_all = simulate(models=self.cells.models, noise=0.02)
+            of_all = simulate(models=self.cells.models, noise=0.02, draws=60)
             at = of_all.gpu_ms[:, :1] * 0 + 0.8
             constants = {n: {"all GPUs": at[:, 0]} for n in ("eta_bw", "eta_fa")}
             tree = xr.DataTree.from_dict({"posterior": xr.Dataset(attrs={"name": name})})
@@ -217,6 +222,25 @@ def test_flags_that_leave_too_few_cells_end_nothing(
     else:  # the anchor's cells are all there: floors of others cannot have moved them
         assert found.warnings == ()
         assert found.without_flagged is not None
+
+
+def test_the_report_says_first_what_stands_in_and_names_what_failed(
+    cells: Path, failing: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    failing(PRIMARY, HEADS_CUT, CLASSES)
+    result = reporting.report(fitted(cells), out=tmp_path)
+    jsonschema.validate(json_ready(result.data), SCHEMA)
+    first = result.data["status"]["sentences"][0]
+    assert first.startswith(f"The primary treatment, {PRIMARY}, has no answer")
+    text = (tmp_path / "report.md").read_text()
+    assert text.index("has no answer") < text.index("## Summary")
+    for name in (CLASSES, HEADS_CUT):
+        assert f"{name} has no answer and is left out" in " ".join(result.data["warnings"])
+    shown = [row["name"] for row in result.data["variants"]]
+    assert shown == ["plain roof; joint: constants from all cells", HEADS_JOINT]
+    assert not any("escalation" in line for line in result.data["warnings"])
+    assert "figures/floors.png" not in result.paths
+    assert "figures/table.png" in result.paths
 
 
 # ---- what is kept --------------------------------------------------------------------------------------------------
