@@ -1,12 +1,14 @@
 """Which floor? Structures fitted to the same cells and compared by how well each predicts a cell that it has not seen.
 
-Every structure is fitted with constants free (one set for all SKUs), scored by PSIS-LOO (exact refits where the Pareto
-k exceeds 0.7), weighted by stacking, and the simplest one that predicts about as well as the best is chosen. The
-chosen one and the study's are then refitted without one model, one SKU, one (model, SKU) at a time, and under the cut.
+Every structure is fitted with constants free (one set for all SKUs), shortly first, and again unless that is far
+behind; scored by PSIS-LOO (exact refits where the Pareto k exceeds 0.7), weighted by stacking, and the simplest one
+that predicts about as well as the best is chosen. The chosen one and the study's are then refitted without one model,
+one SKU, one (model, SKU) at a time, and under the cut.
 `worker` holds what is done with one structure, `ranking` and `findings` what follows, `answer` the words.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from rooffloor.validate.common.errors import GateError
 from rooffloor.validate.common.files import written
 from rooffloor.validate.common.runner import run
 from rooffloor.validate.comparison import answer, findings, worker
-from rooffloor.validate.comparison.ranking import STUDY, Found, choose, rank
+from rooffloor.validate.comparison.ranking import STUDY, Found, choose, is_far, rank
 from rooffloor.validate.comparison.worker import FIT, Task, folds
 from rooffloor.validate.estimates.prior_sensitivity import warnings_of
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 type Array = NDArray[np.float64]
 
+CHAINS = int(FIT["chains"])
 FOLDS = 10
 """Refits without some cells that one worker makes with one compiled model."""
 
@@ -74,7 +77,7 @@ class Comparison:
     structures : list of dict
         One row per structure, best first: name, shared_by, combine, parameters, elpd, se, elpd_diff and dse (from
         the best), weight (stacking), p_loo, exact (cells refitted), gate (passed or what failed). Structures whose
-        fit failed its gate stand last, without numbers.
+        fit failed its gate stand last, without numbers; one whose short fit is far behind is not fitted again.
     chosen : str
         The simplest structure within `CLOSE_ELPD` or `CLOSE_SE` standard errors of the best; `verdict` too.
     overlap : dict
@@ -220,9 +223,12 @@ def compare_floors(
     work = stack_work(cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
     seed = study.seed if seed is None else seed
     competing = tuple(structures or candidates(classes))
+    cores = 1
+    if jobs is None and dask is None and (os.cpu_count() or 1) <= CHAINS:
+        jobs, cores = 1, os.cpu_count() or 1  # chains side by side: no process needs to start
 
     def task(structure: FloorStructure, likelihood: Literal["normal", "student"] = "normal", folds: Any = ()) -> Task:
-        return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds)
+        return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds, cores)
 
     def each(function: Any, tasks: Sequence[Task], desc: str) -> Sequence[Found]:
         def key(one: Task) -> str:
@@ -236,7 +242,11 @@ def compare_floors(
     def by_name(function: Any, some: Sequence[FloorStructure], desc: str) -> dict[str, Found]:
         return dict(zip(map(str, some), each(function, [task(s) for s in some], desc), strict=True))
 
-    found = by_name(worker.score, competing, "structures")
+    short = by_name(worker.screen, competing, "short fits")
+    told = [one for one in short.values() if one["told"]]
+    top = max(told, key=lambda one: one["elpd"].sum(), default=None)
+    near = [s for s in competing if s == STUDY or top is None or not is_far(short[str(s)], top)]
+    found = short | by_name(worker.score, near, "structures")
     rows = rank(competing, found, cells, classes)
     if rows[0]["elpd"] is None:
         raise GateError(f"no floor structure's fit passed its gate ({rows[0]['name']}: {rows[0]['gate']})")
@@ -244,7 +254,7 @@ def compare_floors(
     best = next(s for s in competing if str(s) == chosen)
     shown = tuple(dict.fromkeys([best, *(s for s in competing if s == STUDY)]))
     has_cut = study.anchor in cells.models and len(cells.models) > 1
-    passed = [s for s in competing if found[str(s)]["passed"]]
+    passed = [s for s in near if found[str(s)]["passed"]]
     apart = by_name(worker.upstream, passed if refits else shown, "cut") if has_cut else {}
     reference: Array | None = None
     likelihood: dict[str, Any] = {}

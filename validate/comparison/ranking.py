@@ -19,8 +19,12 @@ STUDY = PER_GPU
 CLOSE_ELPD = 4.0
 CLOSE_SE = 2.0
 """A structure predicts about as well as the best within so much elpd or so many standard errors of the difference."""
+FAR_ELPD, FAR_SE = 20.0, 6.0
+"""A structure whose short fit is so much elpd, and so many standard errors of the difference, below the best is far
+behind: it is not fitted again."""
 GOOD_K = 0.7
 """From a larger Pareto k on, PSIS-LOO is not to be trusted."""
+FAR = "short fit, far behind"
 RESAMPLES = 40
 """Bootstrap samples of the cells that stacking weights are averaged over."""
 
@@ -44,6 +48,12 @@ def difference(elpd: Array, other: Array) -> tuple[float, float]:
 def is_clear(gain: float, dse: float) -> bool:
     """Whether a difference of elpd is more than two structures that predict alike have."""
     return abs(gain) > max(CLOSE_ELPD, CLOSE_SE * dse)
+
+
+def is_far(short: Found, best: Found) -> bool:
+    """Whether a short fit tells that a structure is far behind the best."""
+    gap, dse = difference(short["elpd"], best["elpd"])
+    return bool(short["told"]) and gap < -max(FAR_ELPD, FAR_SE * dse)
 
 
 def rank(
@@ -74,7 +84,10 @@ def rank(
             }
         else:
             row |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "weight", "p_loo"))
-        row |= {"exact": int(r["exact"].sum()), "gate": "passed" if name in good else str(r["failures"])}
+        row |= {
+            "exact": int(r["exact"].sum()),
+            "gate": FAR if "told" in r else "passed" if name in good else str(r["failures"]),
+        }
         row |= {key: r[key].item() for key in ("rhat", "ess", "divergences", "attempts")}
         rows.append(row)
     return sorted(rows, key=lambda row: -np.inf if row["elpd"] is None else row["elpd"], reverse=True)

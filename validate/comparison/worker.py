@@ -35,6 +35,10 @@ type Mask = NDArray[np.bool_]
 FEW = 5
 """Where more cells have a larger Pareto k, the posterior is drawn again at the next step of the escalation first."""
 FIT: dict[str, Any] = {"draws": 1000, "tune": 800, "chains": 4}
+SHORT: dict[str, Any] = {"draws": 250, "tune": 400, "chains": 2}
+"""Of the short fits that say which structures are far behind."""
+SHORT_RHAT = 1.1
+"""From a larger R-hat on, a short fit says nothing."""
 TRENDS = ("log batch", "log context", "log T_gpu")
 REFERENCE = 39
 """Simulated data sets behind the reference distribution of the transfer tension."""
@@ -54,6 +58,8 @@ class Task:
     anchor : str
         Whose cells alone inform the constants under the cut.
     folds : tuple of (kind, name, cells left out [cell])
+    cores : int
+        Chains at a time; no draw depends on it.
     """
 
     cells: Cells
@@ -64,6 +70,7 @@ class Task:
     seed: int
     anchor: str
     folds: tuple[tuple[str, str, Mask], ...] = ()
+    cores: int = 1
 
     def compiled(self) -> Compiled:
         """The model of the cells, compiled."""
@@ -93,7 +100,7 @@ class Task:
         steps = ESCALATION[first:]
         if shorter:
             steps = tuple((target_accept, factor // steps[0][1]) for target_accept, factor in steps)
-        return fit_gated(compiled, data, seed=self.seed + more, refuse=False, escalation=steps, cores=1, **FIT)
+        return fit_gated(compiled, data, seed=self.seed + more, refuse=False, escalation=steps, cores=self.cores, **FIT)
 
     def without(self, compiled: Compiled, out: Mask) -> dict[str, Array]:
         """The model's data without the cells of `out` [cell]."""
@@ -134,6 +141,18 @@ def leave_one_out(task: Task, posterior: Any) -> tuple[Array, Array, Array, Arra
     return elpd, k, p, log
 
 
+def screen(task: Task) -> dict[str, ArrayLike]:
+    """As `score`, from one short fit that passes no gate, without exact refits: whether a structure is far behind.
+
+    `told`: whether its chains agree well enough to say so.
+    """
+    fit = task.compiled().fit(seed=task.seed + 8, target_accept=0.9, cores=task.cores, **SHORT)
+    elpd, k, p, _ = leave_one_out(task, fit.posterior)
+    found = _scored(task, fit, elpd, k, p, np.zeros(len(k), bool))
+    told = bool(fit.diagnostics.rhat <= SHORT_RHAT) and bool(np.isfinite(elpd).all())
+    return found | {"passed": True, "failures": "", "sensitivity": "[]", "told": told}
+
+
 def score(task: Task) -> dict[str, ArrayLike]:
     """Fit and score: elpd of each cell (exact where PSIS is not to be trusted), constants, what is left over."""
     compiled = task.compiled()
@@ -155,20 +174,26 @@ def score(task: Task) -> dict[str, ArrayLike]:
             break
         elpd[cell] = log_mean(task.distribution(again.posterior, out).log_density(task.measured(out)))[0]
         exact[cell] = True
-    found = fit.diagnostics
+    return _scored(task, fit, elpd, k, p, exact) | {
+        "passed": fit.passed and not refused,
+        "failures": "; ".join(fit.attempts[-1].failures) or ("an exact refit failed" if refused else ""),
+        "sensitivity": json.dumps(_sensitivity(task, posterior, log) if fit.passed else []),
+    }
+
+
+def _scored(task: Task, fit: Fit, elpd: Array, k: Array, p: Array, exact: Mask) -> dict[str, ArrayLike]:
+    """What a fit and its scores say, but for whether it passed."""
+    found, posterior = fit.diagnostics, fit.posterior
     result: dict[str, ArrayLike] = {
         "elpd": elpd,
         "pareto_k": k,
         "p": p,
         "exact": exact,
-        "passed": fit.passed and not refused,
-        "failures": "; ".join(fit.attempts[-1].failures) or ("an exact refit failed" if refused else ""),
         "rhat": found.rhat,
         "ess": min(found.ess_bulk, found.ess_tail),
         "divergences": found.divergences,
         "attempts": len(fit.attempts),
         "noise": np.sqrt((posterior["noise_relative"].to_numpy() ** 2).mean()),
-        "sensitivity": json.dumps(_sensitivity(task, posterior, log) if fit.passed else []),
     }
     constants = {f"constant_{name}": values for name, values in shared_constants(posterior).items()}
     return result | constants | _leftover(task, posterior)
