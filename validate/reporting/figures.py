@@ -131,6 +131,7 @@ def draw(evidence: Evidence, data: Mapping[str, Any], floors: "Comparison | None
         if row["published"] is not None
     }
     h1, limits = data["hypotheses"]["H1"], evidence.study.margins
+    of_h1 = f"printed figures, and {label}" if "as_published" in h1 else label
     by_class, alone = data["floors"]["by_class"], data["floors"]["self_floors"]
     drawn = {
         "absorption": absorption.absorption(data["absorption"], label),
@@ -140,7 +141,7 @@ def draw(evidence: Evidence, data: Mapping[str, Any], floors: "Comparison | None
         "measured_predicted": cells.measured_predicted(draws)[0],
         "breakdown": report.breakdown(data["breakdown"], label)[0],
         "context": cells.context_slopes(draws, rises)[0],
-        "verdicts": tests.margins(_panels(h1), label, limits.h1_points, probability=limits.probability)[0],
+        "verdicts": tests.margins(_panels(h1), of_h1, limits.h1_points, probability=limits.probability)[0],
     }
     which = data["which_floor"]
     if which["run"] and which["data"] == which_floor.AGGREGATES:
