@@ -26,11 +26,10 @@ def published_offsets(draws: Draws, reconstruction: Reconstruction) -> dict[tupl
         for name in np.unique(reading_of):
             rows = reading_of == name
             y, T = draws.step_ms[rows][:, mask], draws.gpu_ms[rows][:, mask]
-            batch, context = draws.batch[rows][:, mask], draws.context[rows][:, mask]
-            for axes in np.unique(context, axis=0):
-                same = (context == axes).all(-1)
-                points = np.stack([batch[same][0], axes], -1)
-                value[np.flatnonzero(rows)[same]] = READINGS[name].offset(y[same], T[same], points)
+            points = np.stack([draws.batch[rows][:, mask], draws.context[rows][:, mask]], -1)
+            for own in np.unique(points, axis=0):
+                same = (points == own).all((-2, -1))
+                value[np.flatnonzero(rows)[same]] = READINGS[name].offset(y[same], T[same], own)
         offsets[model, gpu] = value
     return offsets
 
