@@ -162,6 +162,8 @@ def folder(target: str | Path) -> Iterator[Path]:
             _check_places(target, names)
             with ending.held():
                 _publish(temporary, target, names)
+        except InputError as error:  # by the name that the file would have had
+            raise InputError(str(error).replace(str(temporary), str(target))) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise _unwritable(target, error) from error

@@ -147,6 +147,17 @@ def test_folder_says_full_disk_in_one_line(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_file_that_does_not_fit_is_named_as_it_would_have_been(tmp_path, monkeypatch):
+    def full(self, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError) as error, files.folder(tmp_path / "out") as temporary:
+        files.write_text(temporary / "posterior.nc", "x")
+    assert str(error.value) == f"{tmp_path / 'out' / 'posterior.nc'}: cannot be written (no space left on device)"
+    assert names(tmp_path) == []
+
+
 def test_folder_hides_no_other_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_half(tmp_path, FileNotFoundError(errno.ENOENT, "No such file or directory", "x"))
