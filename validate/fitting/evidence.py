@@ -319,7 +319,7 @@ def _measured(
         said = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise GateError(f"no treatment of the constants has an answer: {said}", fits)
     chosen = next(iter(passed))
-    draws, constants, tree = passed[chosen]
+    draws, of_primary, tree = passed[chosen]
     tree.attrs["label"] = draws.label
     instead = ""
     if chosen != primary:
@@ -357,7 +357,7 @@ def _measured(
         measurements=measurements,
         reconstruction=None,
         fits=fits,
-        constants={"primary": constants} | {variant(*one): passed[one][1] for one in beside_it},
+        constants={"primary": of_primary} | {variant(*one): passed[one][1] for one in beside_it},
         recomputed=None,
         datatree=tree,
         structure=variant(*chosen).split(",")[0] + ("" if study.floor == PER_MODEL else f", {study.floor}"),

@@ -57,7 +57,11 @@ def cut(folder: Path | None, key: str, make: Callable[[], "CutFit"]) -> "CutFit"
 
     def arrays() -> dict[str, ArrayLike]:
         made = make()
-        facts = {"inner": made.inner, "failed": np.array(made.failed, np.int64), "attempts": made.attempts}
+        facts: dict[str, ArrayLike] = {
+            "inner": made.inner,
+            "failed": np.array(made.failed, np.int64),
+            "attempts": made.attempts,
+        }
         return to_arrays(made.datatree) | facts
 
     if folder is None:

@@ -65,7 +65,7 @@ class LeastSquares:
         left = np.empty(len(cells))
         for _, _, at in _pairs(cells):
             off = (cells.step_ms - self.gpu_ms - self.floor_ms)[at] / cells.step_ms[at]
-            left[at] = np.sqrt((off**2).sum() / max(at.sum() - 1, 1))
+            left[at] = np.sqrt((off**2).sum() / max(int(at.sum()) - 1, 1))
         return Draws(
             cells=cells,
             label=label,
@@ -101,6 +101,7 @@ def least_squares(study: "Study", measurements: "Measurements", priors: Priors =
     at = np.ones(len(cells), bool) if joint else cells.model == study.anchor
     own, own_work = cells.where(at), work.where(at)
     assert own.step_ms is not None
+    measured = own.step_ms
     names = ["eta_bw", "eta_fa", "l_half", *(["rho_q"] if study.efficiency.preset == "query heads" else [])]
     positive = ("l_half", "rho_q")  # on the logarithm
     middles, sds = np.array([getattr(priors, name) for name in names]).T
@@ -114,7 +115,7 @@ def least_squares(study: "Study", measurements: "Measurements", priors: Priors =
 
     def residuals(x: Array, noise: float) -> Array:
         T = _gpu_ms(own_work, constants(x), priors)
-        off = (own.step_ms - T - _floors(own, T)) / own.step_ms
+        off = (measured - T - _floors(own, T)) / measured
         return np.concatenate([off / noise, (x - start) / sds])
 
     x, noise, freedom = start, priors.noise_relative[0], max(len(own) - len(_pairs(own)), 1)

@@ -125,7 +125,7 @@ def report_unanswered(
         data["status"]["sentences"].append(f"Of an earlier report are, in this folder: {', '.join(stay)}.")
     with files.folder(target) as folder:
         files.write_json(folder / "report.json", data)
-        plain = files.json_ready(data)
+        plain: Any = files.json_ready(data)
         files.write_text(folder / "report.html", unanswered.html(plain))
         files.write_text(folder / "report.md", unanswered.markdown(plain))
         files.write_json(folder / "run.json", _run_facts(study, started))

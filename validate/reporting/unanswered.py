@@ -107,7 +107,7 @@ def _floor(draws: Draws, model: str, gpu: str, at: NDArray[np.bool_]) -> dict[st
 
 def _two_numbers(draws: Draws) -> list[dict[str, Any]]:
     """Raw and residual MAPE and signed mean relative error of the cells as measured, percent; pooled over GPUs."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for model, gpu, at in draws.pairs():
         raw = 100.0 * (draws.gpu_ms / draws.step_ms - 1.0)[0, at]
         rest = 100.0 * ((draws.gpu_ms + draws.anchor_floor_ms) / draws.step_ms - 1.0)[0, at]
@@ -203,14 +203,13 @@ def _measured_table(rows: Sequence[Record]) -> tuple[Block, ...]:
 
 
 def _mape_table(rows: Sequence[Record]) -> tuple[Block, ...]:
-    signed = {"signed": True}
     fields = (
         *PAIR,
         Field("cells", "cells"),
         decimals("raw MAPE", "raw", 1),
-        decimals("signed mean, raw", "raw_signed", 1, **signed),
+        decimals("signed mean, raw", "raw_signed", 1, signed=True),
         decimals("residual MAPE", "residual", 1),
-        decimals("signed mean, residual", "residual_signed", 1, **signed),
+        decimals("signed mean, residual", "residual_signed", 1, signed=True),
     )
     return table("Raw and residual MAPE, percent", rows, fields, heads=2)
 
