@@ -23,6 +23,8 @@ SLOPES = (1.0, 1.12, 1.5)
 """True slopes of the simulated mixtures of experts."""
 BETWEEN, NUMBERS = (0.0, 1.0, 3.0), (3, 5, 8)
 """Spread between GPUs in points, and numbers of GPUs, of the simulated families."""
+OVERLAPS = ("half overlapped", "the longer of the two")
+"""Ways in which T_gpu and floors of simulated studies join, other than added."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Truth:
         H2, H3: floor of the family less the anchor's.
     noise, leftover : float
         Relative sds.
+    join : str
+        How T_gpu and floors join: "added", or one of `OVERLAPS`, under which everything transfers.
     """
 
     test: str = "H1"
@@ -57,6 +61,7 @@ class Truth:
     floor_ms: float = 0.0
     noise: float = NOISE
     leftover: float = LEFTOVER
+    join: str = "added"
 
 
 FIELDS = tuple(Truth.__dataclass_fields__)
@@ -129,7 +134,9 @@ class Rates(RateTable):
         """Read what `save` wrote."""
         import pandas as pd
 
-        return cls(pd.read_csv(path))
+        table = pd.read_csv(path)
+        added = {name: getattr(Truth, name) for name in FIELDS if name not in table}  # a table from before they were
+        return cls(table.assign(**added))
 
 
 def committed() -> Rates | None:
@@ -185,6 +192,13 @@ def _h1_said(rates: Rates, gpus: int) -> list[str]:
     found = _rates(rates, "supported", {n: {"gpus": near, "between": sd} for n, sd in between.items()})
     if found:
         said.append(f"A family as good as the anchor is called supported on {near} GPUs in {_percent(found)}.")
+    clean = {n: {"between": sd, "leftover": SMALL_LEFTOVER} for n, sd in between.items()}
+    found = _rates(rates, "supported", clean)
+    if found:
+        said.append(
+            f"Where the roof leaves {100 * SMALL_LEFTOVER:g} % over and not {100 * LEFTOVER:g} %, such a family is "
+            f"called supported on {Truth.gpus} GPUs in {_percent(found)}."
+        )
     enough = [
         f"{next((k for k in NUMBERS if powers.get(str(k), 0.0) >= 0.8), 'more than 8')} at {sd:g} points between GPUs"
         for sd in BETWEEN
@@ -194,7 +208,7 @@ def _h1_said(rates: Rates, gpus: int) -> list[str]:
         said.append(
             f"For such a family to be called non-inferior in 80 % of studies, GPUs needed: {', '.join(enough)}."
         )
-    return said
+    return [*said, *_overlapped(rates, "H1")]
 
 
 def _h2_said(rates: Rates, gpus: int) -> list[str]:
@@ -206,12 +220,26 @@ def _h2_said(rates: Rates, gpus: int) -> list[str]:
 
 def _h3_said(rates: Rates, gpus: int) -> list[str]:
     truths = {
-        "where only the floor differs": {"slope": 1.0, "floor_ms": 5.0},
+        "where only the floor differs (2.5 ms)": {"slope": 1.0, "floor_ms": 2.5},
+        "where only the floor differs (5 ms)": {"slope": 1.0, "floor_ms": 5.0},
         "where only the slope differs (1.5)": {"slope": 1.5, "floor_ms": 0.0},
         "where both do": {"slope": 1.5, "floor_ms": 5.0},
     }
-    said = "H3, 2 % noise and {}: share of GPUs on which a floor is called the reason: {}."
-    return _by_leftover(rates, "H3", "supported on a GPU", truths, said)
+    studies = f"in simulated studies of {Truth.gpus} GPUs"
+    said = f"H3, 2 % noise and {{}}: {studies} the floor is called the reason in {{}}."
+    against = f"H3, 2 % noise and {{}}: {studies} the floor is called not the reason in {{}}."
+    return [
+        *_by_leftover(rates, "H3", "supported", truths, said),
+        *_by_leftover(rates, "H3", "refuted", truths, against),
+        *_overlapped(rates, "H3"),
+    ]
+
+
+def _overlapped(rates: Rates, test: str) -> list[str]:
+    """How often a test refutes what transfers, where floors are not added as it takes them to be."""
+    at = {f"if T_gpu and floor are {join}": {"test": test, "leftover": 0.0, "join": join} for join in OVERLAPS}
+    found = _rates(rates, "refuted", at)
+    return [f"{test} is refuted by mistake in {_percent(found)}."] if found else []
 
 
 def _by_leftover(

@@ -254,5 +254,18 @@ def wald_slope(
     return TestResult(statistic, df, p_value, estimate, error, SLOPE_NOTE)
 
 
+def holm(p_values: ArrayLike) -> Array:
+    """p-values adjusted for their number by Holm's step-down, in the order given; NaN stay and count for nothing.
+
+    As `multipletests(p, method="holm")` of statsmodels, which collects garbage on every call: 0.4 s in a process that
+    holds a compiled model.
+    """
+    p = np.asarray(p_values, dtype=float)
+    order = np.argsort(p)[: int((~np.isnan(p)).sum())]
+    adjusted = np.full(p.shape, np.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
+    return adjusted
+
+
 def _untested(note: str, df: float, estimate: float = np.nan) -> TestResult:
     return TestResult(np.nan, df if df >= 1 else np.nan, np.nan, estimate, np.nan, note)

@@ -51,14 +51,16 @@ def errors(draws: Draws, model: str, gpus: Sequence[str], rows: NDArray[np.int64
     -------
     dict
         "family" and "anchor": absolute relative errors under the anchor's calibrated floor, percent; "T" and "y" of
-        the family, ms. T_gpu of cells at hand is its posterior mean.
+        the family, ms. Predictions and T_gpu of cells at hand are posterior means.
     """
     axes = GridAxes.of(draws)
     points = list(axes.points(np.ones(len(draws.cells), dtype=bool), everywhere=False))
     floor = draws.calibrated_ms
-    T = draws.gpu_ms[rows] if draws.label == IMPUTED else (draws.weight @ draws.gpu_ms)[None]
+    T, predicted = draws.gpu_ms[rows], (draws.gpu_ms + floor)[rows]
+    if draws.label != IMPUTED:  # each draw's T_gpu with the floor that goes with it, then their mean
+        T, predicted = ((draws.weight @ values)[None] for values in (draws.gpu_ms, draws.gpu_ms + floor))
     y = draws.step_ms[rows] if len(draws.step_ms) > 1 else draws.step_ms
-    error = 100.0 * np.abs((T + floor[rows]) / y - 1.0)
+    error = 100.0 * np.abs(predicted / y - 1.0)
     shape = (len(rows), len(gpus), len(points))
     found = {name: np.full(shape, np.nan) for name in ("family", "anchor", "T", "y")}
     for k, gpu in enumerate(gpus):

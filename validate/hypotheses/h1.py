@@ -93,11 +93,9 @@ def _family(
         gaps.append(gap)
     gpus, gap, level = [row["gpu"] for row in rows], np.stack(gaps, -1), np.stack(levels, -1)
     on_average = _mean_below(draws, gap, scale)
-    better, good = (
-        _mean_below(draws, values, scale)(margin)
-        for values, margin in ((gap, margins.h1_points), (level, margins.h1_absolute))
-    )
-    verdict = verdict_of(min(better, good), margins)
+    better = _averaged(draws, gap, margins.h1_points, scale, f"P(mean difference < {margins.h1_points:g} points)")
+    good = _averaged(draws, level, margins.h1_absolute, scale, f"P(mean residual MAPE < {margins.h1_absolute:g} %)")
+    verdict = verdict_of(min(better.value, good.value), margins)
     join = explained.likeliest(family, own_floor=False) if verdict == REFUTED else None
     shape = pooled_slope(draws, [mask for _, mask in beside_anchor(draws, family)], margins)
     if verdict == SUPPORTED and shape["slope_verdict"] == REFUTED:
@@ -112,8 +110,8 @@ def _family(
         "family": family,
         "verdict": verdict if join is None else UNDECIDED,
         "joined": join,
-        "probability": _averaged(better, f"P(mean difference < {margins.h1_points:g} points)"),
-        "absolute_probability": _averaged(good, f"P(mean residual MAPE < {margins.h1_absolute:g} %)"),
+        "probability": better.data,
+        "absolute_probability": good.data,
         "difference": draws.estimate(gap.mean(-1), "the same, mean over GPUs", "points").data,
         **shape,
         "per_sku": rows,
@@ -124,20 +122,38 @@ def _family(
     }
 
 
-def _mean_below(draws: Draws, values: Array, scale: float) -> Callable[[float], float]:
+def _mean_below(
+    draws: Draws, values: Array, scale: float, keep: NDArray[np.bool_] | None = None
+) -> Callable[[float], float]:
     """P(mean of values (draw, gpu) over GPUs like these below a margin), as a function of the margin.
 
     Constants of cells at hand are uncertain for all GPUs alike, so that their errors move together; those of an
     imputation are known.
     """
-    means, sds, mass = by_unit(draws, values)
-    together = None if draws.label == IMPUTED or values.shape[-1] < 2 else correlation_by_unit(draws, values)
+    means, sds, mass = by_unit(draws, values, keep)
+    alone = draws.label == IMPUTED or values.shape[-1] < 2
+    together = None if alone else correlation_by_unit(draws, values, keep)
     pooled = pool(means, sds, scale, together)
     return lambda margin: float(mass @ pooled.below(margin))
 
 
-def _averaged(probability: float, of: str) -> dict[str, Any]:
-    return Estimate(probability, of, "probability", {}, None).data
+GROUPS = 20
+"""Groups of units that are left out in turn for the Monte Carlo error of a probability over GPUs."""
+
+
+def _averaged(draws: Draws, values: Array, margin: float, scale: float, of: str) -> Estimate:
+    """P(mean of values (draw, gpu) over GPUs like these below a margin), with its Monte Carlo error.
+
+    The error is a jackknife over groups of units: of a cut, the few draws of the constants behind all draws.
+    """
+    units = np.unique(draws.unit)
+    count, error = min(GROUPS, len(units)), float("nan")
+    if count > 1:
+        group = np.searchsorted(units, draws.unit) * count // len(units)
+        kept = [g for g in range(count) if draws.weight[group != g].sum() > 0]
+        without = [_mean_below(draws, values, scale, group != g)(margin) for g in kept]
+        error = float(np.sqrt((len(kept) - 1) * np.var(without)))
+    return Estimate(_mean_below(draws, values, scale)(margin), of, "probability", {}, error)
 
 
 def _by_die(draws: Draws, gap: Array, gpus: Sequence[str], margins: Margins, scale: float) -> float | None:

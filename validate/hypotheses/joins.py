@@ -29,6 +29,8 @@ SLOPE_SD = 1.0
 """Prior sd of the logarithm of a free slope."""
 STARTS = (0.1, 0.5, 0.9)
 """Floors at the start, as shares of the least step of their cells."""
+CHANCE = 0.999
+"""A join that is true falls further short in one study of a thousand; wrong ones fall short by tens."""
 SETS = 6
 """Imputations that are tried, spread evenly over all."""
 LEAST_NOISE = 1e-3
@@ -51,9 +53,9 @@ class _Cells:
 class Explained:
     """Joins under which a right roof explains a model beside the anchor as well as added floors and a free slope do.
 
-    As well: the log likelihood of all cells of both models falls short by less than chance would make it (95 %) for the
-    parameters that the join does without; and, under the anchor's floors, the model lies within the margins of a level.
-    Each model is tried once, when it is first asked for.
+    As well: the log likelihood of all cells of both models falls short by less than chance would make it (`CHANCE`) for
+    the parameters that the join does without; and, under the anchor's floors, the model lies within the margins of a
+    level. Each model is tried once, when it is first asked for.
     """
 
     def __init__(self, draws: Draws, margins: Margins):
@@ -95,7 +97,7 @@ def _explained(draws: Draws, margins: Margins, model: str, own_floor: bool) -> d
     rows, mass = _sets(draws)
     found = dict.fromkeys(JOINS, 0.0)
     extra = 1 if own_floor else 1 + len(gpus)
-    short = float(gammaincinv(0.5 * extra, 0.95))  # half the 95 % point of a chi-squared
+    short = float(gammaincinv(0.5 * extra, CHANCE))  # half that point of a chi-squared
     for row, share in zip(rows, mass, strict=True):
         free, _ = _fitted(_cells(draws, row, keep, model, own_floor=True, tilted=True), 1.0)
         right = _cells(draws, row, keep, model, own_floor=own_floor, tilted=False)

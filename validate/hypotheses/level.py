@@ -111,6 +111,21 @@ def pool(means: Array, sds: Array, scale: float, correlation: Array | None = Non
     return Pooled(weight, centre, precision)
 
 
+def pool_here(means: Array, sds: Array, scale: float) -> Pooled:
+    """Mean over these very SKUs, not over SKUs like them, under the same prior as `pool`, errors independent.
+
+    SKUs draw each other's values together as far as they agree; what SKUs that were not measured would show does not
+    widen it.
+    """
+    of = pool(means, sds, scale)
+    tau = scale * np.tan(0.5 * np.pi * (np.arange(60) + 0.5) / 60)
+    squared, count = np.maximum(sds, 1e-6)[..., None, :] ** 2, means.shape[-1]
+    own = tau[:, None] ** 2 / (squared + tau[:, None] ** 2)  # weight of a SKU's own mean in its value
+    centre = (own * means[..., None, :] + (1.0 - own) * of.centre[..., None]).mean(-1)
+    variance = (squared * own).sum(-1) / count**2 + (1.0 - own).mean(-1) ** 2 / of.precision
+    return Pooled(of.weight, centre, 1.0 / variance)
+
+
 def pooled_below(
     means: Array, sds: Array, margin: float | Array, scale: float, correlation: Array | None = None
 ) -> Array:
@@ -118,16 +133,19 @@ def pooled_below(
     return pool(means, sds, scale, correlation).below(margin)
 
 
-def by_unit(draws: Draws, values: Array) -> tuple[Array, Array, Array]:
-    """Mean and sd of values (draw, ...) within each unit of an imputation (or over all draws), and unit weights."""
-    rows, mass = _units(draws)
+def by_unit(draws: Draws, values: Array, keep: NDArray[np.bool_] | None = None) -> tuple[Array, Array, Array]:
+    """Mean and sd of values (draw, ...) within each unit of an imputation (or over all draws), and unit weights.
+
+    `keep` (draw,) leaves draws out.
+    """
+    rows, mass = _units(draws, keep)
     return np.stack([values[r].mean(0) for r in rows]), np.stack([values[r].std(0) for r in rows]), mass
 
 
-def correlation_by_unit(draws: Draws, values: Array) -> Array:
+def correlation_by_unit(draws: Draws, values: Array, keep: NDArray[np.bool_] | None = None) -> Array:
     """Correlation of values (draw, gpu) between GPUs within each unit of `by_unit`, (unit, gpu, gpu)."""
     found = []
-    for rows in _units(draws)[0]:
+    for rows in _units(draws, keep)[0]:
         off = values[rows] - values[rows].mean(0)
         size = np.maximum(np.sqrt((off**2).mean(0)), 1e-300)
         one = (off[:, :, None] * off[:, None, :]).mean(0) / (size[:, None] * size)
@@ -136,12 +154,14 @@ def correlation_by_unit(draws: Draws, values: Array) -> Array:
     return np.stack(found)
 
 
-def _units(draws: Draws) -> tuple[list[NDArray[np.int64]], Array]:
-    """Draws of each imputation (or all together), and their weights."""
+def _units(draws: Draws, keep: NDArray[np.bool_] | None) -> tuple[list[NDArray[np.int64]], Array]:
+    """Draws of each imputation (or all together), and their weights, which sum to 1."""
+    kept = np.ones(len(draws.weight), dtype=bool) if keep is None else keep
     if draws.label != IMPUTED:
-        return [np.arange(len(draws.weight))], np.ones(1)
-    rows = [np.flatnonzero(draws.unit == u) for u in np.unique(draws.unit)]
-    return rows, np.array([draws.weight[r].sum() for r in rows])
+        return [np.flatnonzero(kept)], np.ones(1)
+    rows = [np.flatnonzero(kept & (draws.unit == u)) for u in np.unique(draws.unit[kept])]
+    mass = np.array([draws.weight[r].sum() for r in rows])
+    return rows, mass / mass.sum() if keep is not None else mass
 
 
 def sampled(draws: Draws, mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Array, Array, Array]:

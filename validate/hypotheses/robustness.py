@@ -232,9 +232,9 @@ def _readings(evidence: "Evidence") -> Iterator[Choice]:
         return
     draws = evidence.draws
     heads = evidence.reconstruction.cells.drop_duplicates("imputation").set_index("imputation")
-    readings = heads["reading"].reindex(draws.unit).to_numpy()
+    readings, roofs = (heads[name].reindex(draws.unit).to_numpy() for name in ("reading", "roof"))
     grids = np.array([len(set(row)) for row in draws.context])
-    for kind, labels in (("offset reading", readings), ("contexts of the grid", grids)):
+    for kind, labels in (("offset reading", readings), ("roof of the grids", roofs), ("contexts of the grid", grids)):
         for one in dict.fromkeys(labels.tolist()):
             keep = labels == one
             if 0 < draws.weight[keep].sum() < 1:

@@ -9,7 +9,7 @@ from scipy.special import ndtr
 
 from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.estimates.estimate import weighted_quantiles
-from rooffloor.validate.hypotheses.level import pool
+from rooffloor.validate.hypotheses.level import pool_here
 from rooffloor.validate.hypotheses.result import REFUTED, SUPPORTED, UNDECIDED, UNTESTABLE
 from rooffloor.validate.study.margins import Margins
 
@@ -67,10 +67,10 @@ POOLED_DRAWS = 600
 
 
 def pooled_slope(draws: Draws, masks: Sequence[NDArray[np.bool_]], margins: Margins) -> dict[str, Any]:
-    """Slope over several GPUs together: its mean over GPUs like these, its place around the ROPE, and a verdict.
+    """Slope over several GPUs together: its mean over these GPUs, its place around the ROPE, and a verdict.
 
     In each draw the slopes of the GPUs are independent given the constants (which all GPUs share), with a between-GPU
-    sd ~ half-Cauchy(`BETWEEN` ROPEs) and a flat mean (`level.pool`); on one GPU it is that GPU's slope. Keys and
+    sd ~ half-Cauchy(`BETWEEN` ROPEs) and a flat mean (`level.pool_here`); on one GPU it is that GPU's slope. Keys and
     verdict as in `slope_summary`; GPUs on which T_gpu does not vary are left out.
     """
     step = max(1, len(draws.weight) // POOLED_DRAWS)
@@ -88,10 +88,10 @@ def pooled_slope(draws: Draws, masks: Sequence[NDArray[np.bool_]], margins: Marg
         below, above = ndtr((low - mean) / sd), ndtr((mean - high) / sd)
         drawn = mean + sd * rng.standard_normal(mean.shape)
     else:
-        pooled = pool(means, sds, BETWEEN * max(margins.slope_rope, 0.01))
+        pooled = pool_here(means, sds, BETWEEN * max(margins.slope_rope, 0.01))
         below, above, drawn = pooled.below(low), 1.0 - pooled.below(high), pooled.sample(rng)
     return {
-        "slope": some.estimate(drawn, "slope of y on T_gpu with a free offset, mean over GPUs", "1").data,
+        "slope": some.estimate(drawn, "slope of y on T_gpu with a free offset, mean over these GPUs", "1").data,
         **_placed(some, drawn, below, above, margins),
     }
 

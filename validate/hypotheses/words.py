@@ -163,7 +163,7 @@ def _pooled(found: Row, margins: Margins) -> str:
     if found["slope"] is None:
         return f"{where}; T_gpu does not vary over its cells, so that there is no slope: {found['verdict']}."
     first, doubled = found["weights"]["as stated"], found["weights"]["doubled"]
-    over = "there" if len(gpus) == 1 else "over GPUs like these"
+    over = "there" if len(gpus) == 1 else "on average over them"
     said = (
         f"{where}. The slope of its steps on T_gpu beside a free floor is {_shown(found['slope'])} {over} (90 % "
         f"interval); P(it is within 1 +- {margins.slope_rope:g}) is {say(found['slope_in_rope']['value'])}; "

@@ -135,3 +135,22 @@ def test_a_calibrated_floor_is_the_posterior_mean_within_each_unit():
         )
         assert imputed.own_calibrated_ms[rows][0] == pytest.approx(imputed.floor_ms[rows].mean(0))
     assert np.ptp(imputed.calibrated_ms, axis=0).min() > 0
+
+
+def test_a_calibrated_floor_that_is_given_goes_with_its_draw_and_its_cell():
+    draws = simulate(MEASURED)
+    anchors, own = draws.anchor_floor_ms + 1.0, draws.floor_ms + 2.0
+    given = replace(draws, calibrated_floor_ms=anchors, own_calibrated_floor_ms=own)
+    assert (given.calibrated_ms == anchors).all()
+    assert (given.own_calibrated_ms == own).all()
+    keep, rows = draws.mask(SIBLING, "H200"), np.array([3, 77, 150])
+    some = given.where(keep).rows(rows)
+    assert (some.calibrated_ms == anchors[rows][:, keep]).all()
+    assert (some.own_calibrated_ms == own[rows][:, keep]).all()
+
+
+def test_means_of_weighted_draws_at_hand_count_weights():
+    draws = simulate(MEASURED)
+    weight = np.linspace(0.1, 1.9, len(draws.weight)) / len(draws.weight)
+    heavy = replace(draws, weight=weight, floor_ms=draws.floor_ms + np.arange(len(weight))[:, None])
+    assert heavy.own_calibrated_ms[0] == pytest.approx(weight @ heavy.floor_ms)

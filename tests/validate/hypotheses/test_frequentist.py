@@ -8,6 +8,7 @@ import pytest
 import statsmodels.api as sm
 from scipy.stats import ttest_1samp, ttest_rel
 from simulated import SIBLING, simulate
+from statsmodels.stats.multitest import multipletests
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED
 from rooffloor.validate.hypotheses import frequentist as fr
@@ -405,3 +406,19 @@ def test_school_of_one_gpu_has_no_clusters_and_says_why_there_is_no_test():
     assert not [k for k in out["tests"] if "cluster" in k]
     assert (out["tests"]["t_per_gpu"]["p_value"], out["tests"]["t_per_gpu"]["df"]) == (None, None)
     assert out["tests"]["t_per_gpu"]["note"] == fr.TOO_FEW
+
+
+def test_holm_is_that_of_statsmodels_without_collecting_garbage(monkeypatch):
+    def fail(*_):
+        raise AssertionError("garbage was collected")
+
+    rng = np.random.default_rng(8)
+    cases = [rng.random(n) ** 3 for n in (1, 2, 7, 40)] + [np.array([0.01, 0.01, 0.04]), np.array([0.9, 0.8])]
+    expected = [multipletests(p, method="holm")[1] for p in cases]
+    monkeypatch.setattr("gc.collect", fail)
+    for p, adjusted in zip(cases, expected, strict=True):
+        np.testing.assert_allclose(fr.holm(p), adjusted)
+    with_gap = fr.holm([0.02, np.nan, 0.01])
+    assert np.isnan(with_gap[1])
+    np.testing.assert_allclose(with_gap[[0, 2]], [0.02, 0.02])
+    assert fr.holm([]).shape == (0,)

@@ -17,10 +17,19 @@ from simulated import ANCHOR, ANCHOR_FLOOR_MS, GPUS, MOE, SIBLING, SMALL, simula
 
 from rooffloor.validate.common.files import json_dumps
 from rooffloor.validate.estimates.cell_draws import IMPUTED, MEASURED, Draws
+from rooffloor.validate.hypotheses.frequentist_h1 import errors
 from rooffloor.validate.hypotheses.h1 import h1
 from rooffloor.validate.hypotheses.h2 import h2
 from rooffloor.validate.hypotheses.h3 import PRIOR_SCALES, _log_evidence, explanation_weights, h3
-from rooffloor.validate.hypotheses.level import by_unit, correlation_by_unit, left_out_error, level_error, pool, pooled_below
+from rooffloor.validate.hypotheses.level import (
+    by_unit,
+    correlation_by_unit,
+    left_out_error,
+    level_error,
+    pool,
+    pool_here,
+    pooled_below,
+)
 from rooffloor.validate.hypotheses.result import (
     NEGLIGIBLE,
     NOT_TESTED,
@@ -33,7 +42,7 @@ from rooffloor.validate.hypotheses.result import (
     say,
     verdict_of,
 )
-from rooffloor.validate.hypotheses.slope import collinearity, offset_slope, slope, slope_summary
+from rooffloor.validate.hypotheses.slope import collinearity, offset_slope, pooled_slope, slope, slope_summary
 from rooffloor.validate.hypotheses.test import TESTS
 from rooffloor.validate.study.margins import Margins
 
@@ -191,6 +200,66 @@ def test_pooled_below_of_exact_means_and_a_wide_prior_is_students_t():
     for margin in (0.0, 60.0, 100.0):
         expected = student.cdf((margin - centre) / np.sqrt(square / (K * (K - 2))), K - 2)
         assert pooled_below(means, np.full(K, 1e-3), margin, 700.0) == pytest.approx(expected, abs=0.015)
+
+
+def test_pooled_below_counts_errors_that_all_gpus_share_once():
+    """Without spread: the normal of generalised least squares. Errors that are one tell no more than one GPU does."""
+    means, sds = np.array([0.5, 1.5, 3.0]), np.array([0.4, 0.6, 0.5])
+    correlation = np.array([[1.0, 0.7, 0.5], [0.7, 1.0, 0.6], [0.5, 0.6, 1.0]])
+    inverse = np.linalg.inv(correlation * np.outer(sds, sds))
+    expected = norm.cdf((2.0 - (inverse @ means).sum() / inverse.sum()) * np.sqrt(inverse.sum()))
+    assert pooled_below(means, sds, 2.0, 1e-8, correlation) == pytest.approx(expected, abs=1e-6)
+    alike, same = np.full((3, 3), 1 - 1e-9) + 1e-9 * np.eye(3), np.full(3, 0.5)
+    one = norm.cdf((1.0 - 0.6) / 0.5)
+    assert pooled_below(np.full(3, 0.6), same, 1.0, 1e-8, alike) == pytest.approx(one, abs=1e-3)
+    assert pooled_below(means, sds, 2.0, 2.5, np.eye(3)) == pytest.approx(float(pooled_below(means, sds, 2.0, 2.5)))
+
+
+def test_pooled_draws_are_those_of_the_mixture():
+    rng = np.random.default_rng(4)
+    means, sds = np.tile([0.5, 1.5, 3.0], (40_000, 1)), np.tile([0.4, 0.6, 0.5], (40_000, 1))
+    for pooled in (pool(means, sds, 2.5), pool_here(means, sds, 2.5)):
+        drawn = pooled.sample(rng)
+        for margin in (0.5, 1.7, 2.5):
+            assert (drawn < margin).mean() == pytest.approx(pooled.below(margin)[0], abs=0.01)
+
+
+def test_pool_here_is_the_mean_of_the_skus_at_hand():
+    """By brute force: spread and mean over grids, values of the SKUs drawn given both."""
+    means, sds, scale = np.array([0.9, 1.1, 1.3]), np.array([0.05, 0.1, 0.2]), 0.06
+    rng = np.random.default_rng(5)
+    tau = np.abs(scale * np.tan(np.pi * (rng.random(400_000) - 0.5)))
+    mu = rng.uniform(0.5, 1.8, 400_000)
+    variance = sds**2 + tau[:, None] ** 2
+    weight = np.exp(-0.5 * (np.log(variance) + (means - mu[:, None]) ** 2 / variance).sum(-1))
+    own = tau[:, None] ** 2 / variance
+    centre = (own * means + (1 - own) * mu[:, None]).mean(-1)
+    sd = np.sqrt((own * sds**2).sum(-1)) / 3
+    for margin in (0.9, 1.0, 1.1):
+        expected = np.average(norm.cdf((margin - centre) / np.maximum(sd, 1e-9)), weights=weight)
+        assert pool_here(means, sds, scale).below(margin) == pytest.approx(expected, abs=0.015)
+    narrow, wide = pool_here(means, sds, scale), pool(means, sds, scale)
+    assert (narrow.precision > wide.precision).all()
+
+
+@LABELS
+def test_pooled_slope_finds_a_slope_that_no_gpu_alone_decides(label: str):
+    draws = simulate(label, models=(ANCHOR, SMALL), floors={SMALL: 7.0}, noise=0.015, seed=3)
+    masks = [draws.mask(SMALL, gpu) for gpu in GPUS]
+    alone = [slope_summary(draws, mask, MARGINS) for mask in masks]
+    pooled = pooled_slope(draws, masks, MARGINS)
+    width = [np.diff(one["slope"]["intervals"]["90"])[0] for one in (pooled, *alone)]
+    assert width[0] < min(width[1:])
+    assert pooled["slope_in_rope"]["value"] > max(one["slope_in_rope"]["value"] for one in alone)
+    assert pooled_slope(draws, masks[:1], MARGINS)["slope_in_rope"]["value"] == pytest.approx(
+        alone[0]["slope_in_rope"]["value"], abs=0.02
+    )
+
+
+def test_pooled_slope_leaves_out_gpus_where_T_does_not_vary():
+    flat = simulate(grid=[(4, 2048)])
+    masks = [flat.mask(SIBLING, gpu) for gpu in GPUS]
+    assert pooled_slope(flat, masks, MARGINS) == {"slope": None, "slope_in_rope": None, "slope_verdict": UNTESTABLE}
 
 
 def test_pooled_below_broadcasts_over_imputations():
@@ -419,6 +488,60 @@ def test_h1_reports_a_slope_that_the_level_hides():
     assert found.verdict == UNDECIDED  # a level within the margin does not support a branch whose shape is wrong
     assert "the level alone does not support H1" in found.sentences[-2]
     assert "The level alone would not show it." in found.sentences[-1]
+
+
+def collinear(count: int, seed: int = 1, **floors: float) -> Draws:
+    """Draws in which T_gpu and floors are known as their sum only, as in a cut: one T_gpu for ten draws each."""
+    draws = simulate(noise=0.02, draws=10 * count, units=count, seed=seed, floors=floors)
+    off = np.repeat(np.random.default_rng(seed).normal(0.0, 0.12, count), 10)[:, None]
+    T = draws.gpu_ms * (1 + off)
+    moved = {n: np.array(getattr(draws, n)) for n in ("floor_ms", "anchor_floor_ms")}
+    for model, gpu, mask in draws.pairs():
+        change = (T - draws.gpu_ms)[:, mask].mean(-1, keepdims=True)
+        moved["floor_ms"][:, mask] -= change
+        if model == ANCHOR:
+            moved["anchor_floor_ms"][:, draws.cells.gpu == gpu] -= change
+    given = {"calibrated_floor_ms": moved["anchor_floor_ms"], "own_calibrated_floor_ms": moved["floor_ms"]}
+    return replace(draws, gpu_ms=T, **moved, **given)
+
+
+def test_floors_that_go_with_their_draw_decide_what_their_mean_leaves_open():
+    draws = collinear(100)
+    mean_floor = replace(draws, calibrated_floor_ms=None, own_calibrated_floor_ms=None)
+    paired, unpaired = (h1(d, MARGINS).data["families"][0] for d in (draws, mean_floor))
+    row, apart = paired["per_sku"][0], unpaired["per_sku"][0]
+    width, wide = (np.diff(r["level"]["intervals"]["90"])[0] for r in (row, apart))
+    assert row["level"]["value"] < 0.6 * apart["level"]["value"]
+    assert width < 0.3 * wide
+    assert paired["verdict"] == SUPPORTED
+    assert paired["absolute_probability"]["value"] > unpaired["absolute_probability"]["value"]
+
+
+def test_both_schools_pair_each_floor_with_its_draw():
+    draws = collinear(60)
+    mask = draws.mask(SIBLING, "H100")
+    rows = np.zeros(1, dtype=np.int64)
+    found = errors(draws, SIBLING, GPUS, rows)["family"][0, 0]
+    predicted = draws.weight @ (draws.gpu_ms + draws.calibrated_ms)[:, mask]
+    order = np.lexsort((draws.context[0, mask], draws.batch[0, mask]))
+    expected = 100 * np.abs(predicted / draws.step_ms[0, mask] - 1)
+    np.testing.assert_allclose(found, expected[order])
+
+
+def test_the_monte_carlo_error_shows_how_few_draws_of_the_constants_there_are():
+    whole = collinear(400, **{SIBLING: 4.25})
+    for count in (24, 100):
+        found = []
+        rng = np.random.default_rng(count)
+        for _ in range(40):
+            units = rng.choice(400, count, replace=False)
+            family = h1(whole.rows(np.isin(whole.unit, units)), MARGINS, both_schools=False).data["families"][0]
+            level = family["per_sku"][0]["level"]
+            told = family["probability"]
+            found.append((level["value"], level["mcse"], told["value"], told["mcse"]))
+        values, errors_, chances, chance_errors = np.array(found).T
+        assert values.std() == pytest.approx(errors_.mean(), rel=0.45)
+        assert chances.std() == pytest.approx(chance_errors.mean(), rel=0.5)
 
 
 def test_h1_is_undecided_near_the_margin_and_with_one_gpu():
