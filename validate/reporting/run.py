@@ -139,7 +139,10 @@ def table(study: "Study", *, seed: int | None = None) -> TableResult:
     published, offsets = record.published_of(fitted)
     rows = tables.two_numbers(fitted.draws, published, offsets, fitted.seed)
     data = {"study": study.name, "label": fitted.draws.label, "table": rows}
-    return TableResult(data, f"{study.name}: data {fitted.draws.label}\n\n{pages.table_text(rows)}")
+    said = [f"{study.name}: data {fitted.draws.label}"]
+    if fitted.instead:
+        data, said = data | {"instead": fitted.instead}, [*said, fitted.instead]
+    return TableResult(data, f"{'\n'.join(said)}\n\n{pages.table_text(rows)}")
 
 
 def _run_facts(study: "Study", started: float, fit_seconds: float = 0.0) -> dict[str, Any]:

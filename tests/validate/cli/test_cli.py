@@ -60,7 +60,7 @@ def spies(monkeypatch, tmp_path):
     """Fakes for the computing behind every command; works in an empty folder."""
     fakes = SimpleNamespace(
         load=Spy(SimpleNamespace(name="a-study", data=SimpleNamespace(format="published"))),
-        fit=Spy(SimpleNamespace(measurements=None)),
+        fit=Spy(SimpleNamespace(measurements=None, instead="")),
         **{name: Spy(answer()) for name in ("compare_floors", "report", "table", "test", "impute")},
     )
     monkeypatch.chdir(tmp_path)
@@ -360,6 +360,12 @@ def test_the_exit_code_of_test_is_the_verdict(spies, verdict, code):
     assert main.main(["test", "h1"]) == code
     assert spies.test.calls == [((spies.fit.answer, "H1"), {})]
     assert spies.compare_floors.calls == []
+
+
+def test_a_treatment_that_stands_in_is_told(spies, capsys):
+    spies.fit.answer.instead = "The primary treatment has no answer."
+    assert main.main(["test", "h1"]) == 0
+    assert capsys.readouterr().err == "rooffloor: The primary treatment has no answer.\n"
 
 
 def test_report_never_exits_1(spies):

@@ -243,6 +243,15 @@ def test_the_report_says_first_what_stands_in_and_names_what_failed(
     assert "figures/table.png" in result.paths
 
 
+def test_the_table_alone_says_what_stands_in(cells: Path, failing: Callable[..., list[str]]) -> None:
+    failing(PRIMARY)
+    found = reporting.table(Study.from_data(cells, anchor=ANCHOR))
+    assert found.data["instead"].startswith(f"The primary treatment, {PRIMARY}, has no answer")
+    assert found.text.splitlines()[1] == found.data["instead"]
+    failing()
+    assert "instead" not in reporting.table(Study.from_data(cells, anchor=ANCHOR)).data
+
+
 # ---- what is kept --------------------------------------------------------------------------------------------------
 
 
