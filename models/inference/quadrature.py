@@ -246,7 +246,7 @@ def _all(
     chunks = [slice(k, k + CHUNK) for k in range(0, len(y), CHUNK)]
     found = [_chunk(layout.of(at), y[at], T[at], rng, draws, points) for at in chunks]
     floors, theta, ess = (np.concatenate(part) for part in zip(*found, strict=True))
-    for k in np.flatnonzero(ess < LEAST):
+    for k in np.flatnonzero(ess < LEAST).tolist():
         again = _chunk(layout.of([int(k)]), y[[k]], T[[k]], rng, draws, 8 * points)
         floors[k], theta[k], ess[k] = (part[0] for part in again)
     return floors, theta, ess

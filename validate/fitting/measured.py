@@ -236,8 +236,18 @@ class Measured:
         of_anchor = floors[:, gpu_code, groups.index(self.group[anchor])]
         anchor_floor = np.where(np.isin(cells.gpu, list(with_anchor)), of_anchor, np.nan)
         is_anchor, noise = cells.model == anchor, (relative, absolute, known)
-        of = (gpu_code, group_code, groups.index(self.group[anchor]), is_anchor, T, cells.step_ms, noise)
-        calibrated, own_calibrated = FitOfCells(posterior, self.structure, *of, cut=anchor_prefix is not None).floors()
+        calibrated, own_calibrated = FitOfCells(
+            posterior=posterior,
+            structure=self.structure,
+            gpu_code=gpu_code,
+            group_code=group_code,
+            anchor_group=groups.index(self.group[anchor]),
+            is_anchor=is_anchor,
+            gpu_ms=T,
+            step_ms=cells.step_ms,
+            noise=noise,
+            cut=anchor_prefix is not None,
+        ).floors()
         count = len(T)
         class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
         found = Draws(

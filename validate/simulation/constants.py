@@ -7,6 +7,7 @@ cell is that of its step under the GPU's mean offset.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class Constants:
 
     def efficiency(self, eta_tc: float) -> Efficiency:
         """The constants as they broadcast against cells: (study, draw, 1)."""
-        found = {name: self.values[..., k, None] for k, name in enumerate(NAMES)}
+        found: dict[str, Any] = {name: self.values[..., k, None] for k, name in enumerate(NAMES)}
         return Efficiency(eta_tc=eta_tc, **found)
 
 

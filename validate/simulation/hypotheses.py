@@ -119,7 +119,7 @@ def _scene(model: str, gpus: int) -> tuple[Cells, Work]:
 
 def _constants(rng: np.random.Generator, studies: int) -> Efficiency:
     """True constants of each study, as they broadcast against cells, (study, 1)."""
-    drawn = {name: rng.uniform(low, high, (studies, 1)) for name, (low, high) in TRUE_CONSTANTS.items()}
+    drawn: dict[str, Any] = {n: rng.uniform(low, high, (studies, 1)) for n, (low, high) in TRUE_CONSTANTS.items()}
     return Efficiency(eta_tc=CONSTANTS.eta_tc, **drawn)
 
 
@@ -234,9 +234,9 @@ def draws_of(made: Simulated, found: _Found, study: int) -> Draws:
     told = told_by_cells(made.step_ms[study] - T, variance_ms2(step, relative, absolute), of.pair_code, len(of.pairs))
     level, overall = DEFAULT_PRIORS.floor_level(positive=False)
     sd_gpu, sd_model, sd_pair = of.floor_sds_ms[study].T
-    means = floor_means(*told, floor_covariance(*pairs, overall, (sd_gpu, sd_model, sd_pair)), level)
+    means = floor_means(*told, floor_covariance(pairs[0], pairs[1], overall, (sd_gpu, sd_model, sd_pair)), level)
     own, count = floors[:, of.pair_code], len(floors)
-    constants = {name: found.constants.values[study, :, [k]].T for k, name in enumerate(NAMES)}
+    constants: dict[str, Any] = {name: found.constants.values[study, :, [k]].T for k, name in enumerate(NAMES)}
     parts, dispatch = parts_of(made.work, Efficiency(eta_tc=CONSTANTS.eta_tc, **constants), T)
     return Draws(
         cells,

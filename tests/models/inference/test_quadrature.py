@@ -10,7 +10,7 @@ from three_by_three import CLASSES, FLOORS, branch_ms, grid
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference import quadrature as quadrature_module
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
-from rooffloor.models.inference.quadrature import quadrature
+from rooffloor.models.inference.quadrature import quadrature, quadrature_of_draws
 from rooffloor.models.inference.sampling import Compiled, fit_gated
 from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import stack_work
@@ -138,3 +138,24 @@ def test_one_cell_a_pair_leaves_the_noise_to_its_prior():
     assert np.isfinite(found.floor_ms).all()
     assert 0.001 < np.median(found.noise_relative) < 0.1
     assert found.floor_ms.mean(1) == pytest.approx(3.0, abs=0.5)
+
+
+def test_draws_of_the_branch_have_floors_and_noise_of_their_own(cells: Cells, T: np.ndarray) -> None:
+    rng = np.random.default_rng(4)
+    y = (T + 3.0) * (1 + 0.02 * rng.standard_normal((2, len(cells))))
+    still = np.broadcast_to(T, (2, 600, len(cells)))
+    known = quadrature(cells, T, y, np.random.default_rng(1), draws=600)
+    given = quadrature_of_draws(cells, still, y, np.random.default_rng(2))
+    for name in ("floor_ms", "noise_relative", "floor_sds_ms"):
+        one, other = getattr(known, name), getattr(given, name)
+        assert one.shape == other.shape
+        scale = one.std(1) / np.sqrt(np.minimum(known.ess, given.ess))[:, None] if one.ndim == 3 else 1.0
+        assert (np.abs(np.median(one, 1) - np.median(other, 1)) < 6 * scale).all(), name
+    moved = still + rng.normal(0.0, 0.5, (2, 600, 1))  # a branch that is off alike in all cells: the floor takes it
+    found = quadrature_of_draws(cells, moved, y, np.random.default_rng(3))
+    for study in range(2):
+        off = (moved - still)[study, :, 0]
+        for pair in range(found.floor_ms.shape[-1]):
+            assert np.corrcoef(off, found.floor_ms[study, :, pair])[0, 1] < -0.95
+            together = off + found.floor_ms[study, :, pair]
+            assert together.std() == pytest.approx(given.floor_ms[study, :, pair].std(), rel=0.25)
