@@ -9,10 +9,10 @@ from matplotlib.text import Text
 
 from rooffloor.validate.hypotheses.error_rates import Rates, Truth
 from rooffloor.validate.presentation.figures.hypotheses import power
-from rooffloor.validate.simulation.hypotheses import CURVE, POWER, SIZE
+from rooffloor.validate.simulation.hypotheses import CLEAN, CURVE, POWER, SIZE
 
 
-def made_rates(truths: tuple[Truth, ...] = (*CURVE, *POWER, *SIZE)) -> Rates:
+def made_rates(truths: tuple[Truth, ...] = (*CURVE, *POWER, *SIZE, *CLEAN)) -> Rates:
     """Rates that fall with the true difference; each scenario once."""
     rows = []
     for truth in dict.fromkeys(truths):

@@ -68,7 +68,8 @@ def power(rates: Any, *, ax: Axes | None = None) -> Axes:
     """How often H1 is supported or refuted against the true difference, three GPUs, by simulation (`Rates`)."""
     rows = rates.table
     rows = rows[(rows["test"] == "H1") & (rows["gpus"] == 3) & (rows["mechanism"] == "leftover")]
-    rows = rows[(rows["leftover"] > 0) & (rows["between"] == 1.0)].sort_values("difference")
+    rows = rows[(rows["leftover"] > 0) & (rows["between"] == 1.0) & (rows["join"] == "added")]
+    rows = rows[rows["leftover"] == rows["leftover"].max()].sort_values("difference")
     if not len(rows):
         raise ValueError("no simulated study of H1 on three GPUs to draw")
     sheet = Sheet.of(ax, height=4.6)
