@@ -53,7 +53,7 @@ class CutFit:
 
 MAX_FAILED = 0.02
 """Share of second stages that may fail."""
-CLOSED_FORM_ESS, CLOSED_FORM_POINTS = 30.0, 256
+CLOSED_FORM_ESS, CLOSED_FORM_POINTS = 15.0, 512
 """Least effective number of points of a second stage in closed form, of which a few draws are kept, and its points."""
 STAGE_TWO = Gate(rhat=1.05, ess=50.0)
 """Gate of the short downstream fits of a cut: only their mixture is read, and its error counts upstream
@@ -186,7 +186,10 @@ def _cut_fit(
     """The draws of both stages as one data set; `downstream` has an array [inner, ...] for each upstream draw."""
     good = [k for k in range(len(next(iter(downstream.values())))) if k not in failed]
     down = {n: np.concatenate([values[k] for k in good]) for n, values in downstream.items()}
-    up = {f"anchor_{n}" if n in down or n in dims_of else n: np.repeat(v[good], inner, axis=0) for n, v in outer_draws.items()}
+    up = {
+        f"anchor_{n}" if n in down or n in dims_of else n: np.repeat(v[good], inner, axis=0)
+        for n, v in outer_draws.items()
+    }
     variables = {n: (dims_of.get(n, ()), v) for n, v in down.items()}
     for name, value in up.items():
         source = upstream[name.removeprefix("anchor_") if name not in upstream else name]

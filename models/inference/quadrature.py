@@ -39,7 +39,7 @@ LEAST = 100
 """Data sets with a smaller effective number of points are done again with eight times as many."""
 CHUNK = 40
 """Data sets at a time: bounds the memory."""
-ADAPTED, LEAST_ALIKE = 24, 30
+ADAPTED, LEAST_ALIKE = 24, 15
 """Data sets to which the one proposal of many alike is fitted, and the least effective points that this may leave: a
 few draws are kept of each."""
 GIVEN, UNTOLD = 1e6, 1e-6
@@ -401,8 +401,7 @@ def _weighted(
     theta, log_proposal = _points(*proposal, rng, points)
     floors, log_weight = _floors(layout, theta, y, T, step, rng)
     weight = special.softmax(log_weight - log_proposal, axis=-1)
-    ess = 1.0 / (weight**2).sum(-1)
-    at = np.arange(len(y))[:, None]
+    ess, at = 1.0 / (weight**2).sum(-1), np.arange(len(y))[:, None]
     position = (np.arange(draws) + rng.random((len(y), 1))) / draws
     rows = np.array([np.searchsorted(np.cumsum(w), u) for w, u in zip(weight, position, strict=True)])
     rows = rows.clip(0, points - 1)

@@ -126,7 +126,7 @@ def notes(found: Competition) -> list[str]:
         said.append(
             f"{_sentence(OUT_OF_REACH)}: when its levels were used up, the ladder from the prior to the figures had "
             "not arrived; the widest end of its repeats is given in roundings of the figures (at 1.0 only the change "
-            "from normal to uniform errors was left). That is a limit of the computation and not a verdict: it does not "
+            "from normal to uniform errors was left). That is a limit of the computation and no verdict: it does not "
             "make the structure less likely, and is no proof that it cannot give the figures."
         )
     return said

@@ -1,9 +1,9 @@
 """Which floor? Structures fitted to the same cells and compared by how well each predicts a cell that it has not seen.
 
-Every structure is fitted with constants free (one set for all SKUs), shortly first, and again unless that is far
-behind; scored by PSIS-LOO (exact refits where the Pareto k exceeds 0.7), weighted by stacking, and the simplest one
-that predicts about as well as the best is chosen. The chosen one and the study's are then refitted without one model,
-one SKU, one (model, SKU) at a time, and under the cut.
+Every structure is fitted with constants free (one set for all SKUs), shortly first; those that are reported beyond
+their rank again, and with `refits` all that are not far behind. They are scored by PSIS-LOO (exact refits where the
+Pareto k exceeds 0.7), weighted by stacking, and the simplest one that predicts about as well as the best is chosen. The
+chosen one and the study's are then refitted without one model, one SKU, one (model, SKU) at a time, and under the cut.
 `worker` holds what is done with one structure, `ranking` and `findings` what follows, `answer` the words.
 """
 
@@ -77,7 +77,7 @@ class Comparison:
     structures : list of dict
         One row per structure, best first: name, shared_by, combine, parameters, elpd, se, elpd_diff and dse (from
         the best), weight (stacking), p_loo, exact (cells refitted), gate (passed or what failed). Structures whose
-        fit failed its gate stand last, without numbers; one whose short fit is far behind is not fitted again.
+        fit failed its gate stand last, without numbers; `gate` says "short fit" of one that was not fitted again.
     chosen : str
         The simplest structure within `CLOSE_ELPD` or `CLOSE_SE` standard errors of the best; `verdict` too.
     overlap : dict
@@ -243,9 +243,7 @@ def compare_floors(
         return dict(zip(map(str, some), each(function, [task(s) for s in some], desc), strict=True))
 
     short = by_name(worker.screen, competing, "short fits")
-    told = [one for one in short.values() if one["told"]]
-    top = max(told, key=lambda one: one["elpd"].sum(), default=None)
-    near = [s for s in competing if s == STUDY or top is None or not is_far(short[str(s)], top)]
+    near = _fitted_again(competing, short, rank(competing, short, cells, classes), refits)
     found = short | by_name(worker.score, near, "structures")
     rows = rank(competing, found, cells, classes)
     if rows[0]["elpd"] is None:
@@ -292,3 +290,23 @@ def compare_floors(
         cells=len(cells),
         label=measurements.label,
     )
+
+
+def _fitted_again(
+    competing: Sequence[FloorStructure],
+    short: Mapping[str, Found],
+    rows: Sequence[Mapping[str, Any]],
+    refits: bool,
+) -> list[FloorStructure]:
+    """Structures that a short fit does not do for: the study's, and those that may be chosen or speak of the overlap.
+
+    With refits, and where no short fit passed, all that are not far behind.
+    """
+    best = rows[0] if rows[0]["elpd"] is not None else None
+    if refits or best is None:
+        return [s for s in competing if s == STUDY or best is None or not is_far(short[str(s)], short[best["name"]])]
+    frees = {str(s) for s in competing if s.q_free}
+    overlapped = next((row["name"] for row in rows if row["elpd"] is not None and row["name"] in frees), None)
+    failed = [str(s) for s in competing if not short[str(s)]["passed"]]
+    wanted = {best["name"], choose(rows), overlapped, str(STUDY), *failed}
+    return [s for s in competing if str(s) in wanted]

@@ -21,10 +21,11 @@ CLOSE_SE = 2.0
 """A structure predicts about as well as the best within so much elpd or so many standard errors of the difference."""
 FAR_ELPD, FAR_SE = 20.0, 6.0
 """A structure whose short fit is so much elpd, and so many standard errors of the difference, below the best is far
-behind: it is not fitted again."""
+behind: it is not fitted again for refits either."""
 GOOD_K = 0.7
 """From a larger Pareto k on, PSIS-LOO is not to be trusted."""
-FAR = "short fit, far behind"
+SHORT = "short fit"
+"""What stands at the gate of a structure that was not fitted again."""
 RESAMPLES = 40
 """Bootstrap samples of the cells that stacking weights are averaged over."""
 
@@ -53,7 +54,7 @@ def is_clear(gain: float, dse: float) -> bool:
 def is_far(short: Found, best: Found) -> bool:
     """Whether a short fit tells that a structure is far behind the best."""
     gap, dse = difference(short["elpd"], best["elpd"])
-    return bool(short["told"]) and gap < -max(FAR_ELPD, FAR_SE * dse)
+    return bool(short["passed"]) and gap < -max(FAR_ELPD, FAR_SE * dse)
 
 
 def rank(
@@ -86,7 +87,7 @@ def rank(
             row |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "weight", "p_loo"))
         row |= {
             "exact": int(r["exact"].sum()),
-            "gate": FAR if "told" in r else "passed" if name in good else str(r["failures"]),
+            "gate": str(r["failures"]) if name not in good else SHORT if "short" in r else "passed",
         }
         row |= {key: r[key].item() for key in ("rhat", "ess", "divergences", "attempts")}
         rows.append(row)

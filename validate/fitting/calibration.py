@@ -12,6 +12,7 @@ from rooffloor.models.calibration.draws import Calibration, Domain
 from rooffloor.models.calibration.floors import floor_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.gate import GateFailure
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.models.roof.roofline import CONSTANTS
 from rooffloor.models.specs.classes import default_class
@@ -116,7 +117,6 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
         The fit failed its convergence gate.
     """
     from rooffloor.models.inference.sampling import compile_model, fit_gated, thin
-    from rooffloor.models.inference.steps import StepModel
 
     cells, _ = measurements.averaged(anchor)
     shapes = measurements.shapes[anchor]

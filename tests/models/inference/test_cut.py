@@ -123,7 +123,7 @@ def test_upstream_knows_nothing_of_the_rest(
 ) -> None:
     models, upstream, _ = roofline
     assert len(models.upstream.cells) == 12  # the anchor's cells alone
-    assert models.downstream["step_ms"].shape.eval().tolist() == [18]
+    assert len(models.downstream.cells) == 18
     assert "Llama-3.1-8B" not in " ".join(models.downstream.coords["pair"])
     posterior = found.posterior
     good = np.setdiff1d(np.arange(24), found.failed)

@@ -55,8 +55,8 @@ def held_together(model: StepModel, rng: np.random.Generator, points: int = 3) -
     shown = [v.name for v in slow.deterministics]
     outputs = slow.replace_rvs_by_values([slow[name] for name in shown])
     terms = [term.sum() for term in slow.logp(sum=False)]
-    wanted, many = [*terms, slow.dlogp(), *outputs], model.q_sampled or model.query_heads or model.likelihood == "student"
-    mode = "FAST_COMPILE" if many else PLAIN
+    wanted = [*terms, slow.dlogp(), *outputs]
+    mode = "FAST_COMPILE" if model.q_sampled or model.query_heads or model.likelihood == "student" else PLAIN
     read = slow.compile_fn(wanted, inputs=slow.value_vars, mode=mode, on_unused_input="ignore")
     tables = model.tables(model.data)
     grad, floors = np.empty(model.size), np.empty(int(np.prod(model.layout.size)) if model.layout else 0)

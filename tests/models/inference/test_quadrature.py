@@ -45,7 +45,7 @@ def test_it_agrees_with_nuts(compiled: Compiled) -> None:
     step = T + FLOORS[cells.gpu_code, cells.model_code]
     y = step * (1 + np.array([[0.02], [0.06]]) * rng.standard_normal((2, len(cells))))
     model = StepModel(replace(cells, step_ms=y[0]), None, CLASSES, FloorStructure(), "fixed", gpu_ms=T)
-    data = {v.name: v.get_value() for v in model.data_vars}
+    data = model.data
     options = {"classes": CLASSES, "structure": FloorStructure(), "draws": 2000, "points": 8192}
     found = quadrature(cells, T, y, np.random.default_rng(0), **options)
     for n in range(len(y)):
