@@ -19,6 +19,7 @@ from rooffloor.models.floor.structures import PER_MODEL
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, OF_POSITIVE_FLOORS
 from rooffloor.models.inference.step_distribution import step_distribution
+from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency
 from rooffloor.models.specs.cells import Cells
@@ -49,8 +50,7 @@ FIT: dict[str, Any] = {"draws": 1200, "tune": 600, "chains": 4}
 
 @dataclass(frozen=True, eq=False)
 class Imputed:
-    """The imputed grids as arrays: y, T and constants (imputation, cell); weights, and roofs with their discrepancy priors,
-    (imputation,)."""
+    """The imputed grids as arrays (imputation, cell), with their weights, and roofs with their priors of leftovers."""
 
     study: "Study"
     cells: Cells
@@ -95,7 +95,6 @@ class Imputed:
     def compiled(self) -> "Compiled":
         """The model of one grid, for any grid."""
         from rooffloor.models.inference.sampling import compile_model
-        from rooffloor.models.inference.steps import StepModel
 
         return compile_model(StepModel(self.cells, None, self.classes, PER_MODEL, "fixed", gpu_ms=self.T[0]))
 
