@@ -153,7 +153,7 @@ def cut_of_steps(
     """
     model = stages.downstream
     if not has_closed_form(model):
-        options = {"outer": max(outer // 4, 1), "inner": 2 * inner, "jobs": jobs, "progress": progress}
+        options: dict[str, Any] = {"outer": max(outer // 4, 1), "inner": 2 * inner, "jobs": jobs, "progress": progress}
         return cut(upstream, compile_model(model), stages.data_of, seed=seed, **options)
     outer_draws, one_by_one = _outer(upstream, outer)
     data = [{**model.data, **stages.data_of(one)} for one in one_by_one]

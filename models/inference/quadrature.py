@@ -267,8 +267,8 @@ def _alike(
         proposal = np.tile(pooled[0], (sets, 1)), np.tile(pooled[1], (sets, 1, 1))
         found.append(_weighted(layout.of(at), y[at], T[at], proposal, rng, draws, points))
     floors, theta, ess = (np.concatenate(part) for part in zip(*found, strict=True))
-    for k in np.flatnonzero(ess < LEAST_ALIKE):
-        again = _chunk(layout.of([int(k)]), y[[k]], T[[k]], rng, draws, 4 * points)
+    for k in np.flatnonzero(ess < LEAST_ALIKE).tolist():
+        again = _chunk(layout.of([k]), y[[k]], T[[k]], rng, draws, 4 * points)
         floors[k], theta[k], ess[k] = (part[0] for part in again)
     return floors, theta, ess
 
