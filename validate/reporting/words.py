@@ -1,4 +1,4 @@
-"""Sentences of report.json: headlines, status, assumptions, warnings."""
+"""Sentences of report.json: status, assumptions, warnings; its summary has a module of its own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,18 +6,7 @@ from typing import Any
 from rooffloor.validate.estimates.cell_draws import IMPUTED
 from rooffloor.validate.estimates.prior_sensitivity import warnings_of
 from rooffloor.validate.fitting.evidence import Evidence
-from rooffloor.validate.reporting import tables
-
-
-def headline(name: str, test: Mapping[str, Any]) -> list[str]:
-    """The verdict, and at most four sentences of it; all of them stand in the section on hypotheses."""
-    return [f"{name} is {test['verdict']}: {test['statement']}", *test["sentences"][:4]]
-
-
-def floor_headline(answer: Sequence[str]) -> str:
-    """The first sentence of the answer, and whether it is determined at all."""
-    hedge = next((line for line in answer[1:] if line.startswith("Not determined")), None)
-    return " ".join(["Which floor?", answer[0], *([hedge] if hedge else [])])
+from rooffloor.validate.reporting import imputed_grids, tables
 
 
 def status(evidence: Evidence) -> list[str]:
@@ -75,12 +64,15 @@ def assumptions(evidence: Evidence) -> list[str]:
             "x 5 contexts (512, 1024, 2048, 4096, 8192); the study says five by three and names (16, 8192).",
             f"An offset is one of {len(fit)} statistics of y - T_gpu ({', '.join(fit)}), equally likely a priori; "
             f"{', '.join(unfit) or 'none'} did not fit.",
-            "The small-batch step is the cell with the smallest batch and shortest context; the long-context rise is "
-            "that of the largest batch from the shortest to the longest context; the typical MoE step is the mean "
-            "over its grid.",
+            "The small-batch step is the cell with the smallest batch and shortest context and, as the text calls it a "
+            "floor, the least of its grid; the long-context rise is that of the largest batch from the shortest to the "
+            "longest context; the typical MoE step is the mean over its grid.",
+            *imputed_grids.order(evidence.reconstruction, evidence.draws),
             "Each published figure may lie anywhere within its rounding, uniformly.",
             "Four published figures are checked but not conditioned on: the study does not say what they are of.",
             "The weights of readings are prior weights; they are not updated by how well a reading fits.",
+            *imputed_grids.roofs(evidence.reconstruction),
+            imputed_grids.CONSTANTS,
         ]
     measurements = evidence.measurements
     given = measurements.provenance.get("assumptions", ()) if measurements is not None else ()
@@ -100,7 +92,8 @@ def warnings(evidence: Evidence, reconstruction: Mapping[str, Any] | None) -> li
         found.append(
             "H100 and H200 are one die with different memory: as evidence on GPUs they count for less than two."
         )
-    slow = [r["name"] for r in evidence.fits if r.get("attempts", 1) > 1 and evidence.measurements is not None]
+    passed = [r for r in evidence.fits if r["passed"] and evidence.measurements is not None]
+    slow = [r["name"] for r in passed if r.get("attempts", 1) > 1]
     if slow:
         found.append(f"Fits that needed the stated escalation: {'; '.join(slow)}.")
     if evidence.reconstruction is not None and reconstruction is not None:
@@ -114,12 +107,11 @@ def warnings(evidence: Evidence, reconstruction: Mapping[str, Any] | None) -> li
                 "section on imputed grids."
             )
         found += _undercoverage(reconstruction["acceptance"])
-        share = tables.falling_share(evidence.draws)
-        found.append(
-            f"In {100 * share:.0f} % of neighbouring cells an imputed step falls by more than 5 % where batch or "
-            "context grows. Measured steps hardly do; the priors do not forbid it, so that single imputed cells are "
-            "less orderly than real ones."
-        )
+        if share := tables.falling_share(evidence.draws):
+            found.append(
+                f"In {100 * share:.0f} % of neighbouring cells an imputed step falls by more than 5 % where batch or "
+                "context grows. Measured steps hardly do."
+            )
     again = evidence.recomputed
     if again is not None and (not again["passed"] or again["share_within_2_mcse"] < 0.9):
         found.append(

@@ -21,11 +21,11 @@ from rooffloor.validate.published.evidence.marginal import Effort, Marginal, mar
 from rooffloor.validate.published.imputation import aggregates
 from rooffloor.validate.published.imputation.inversion import Inversion, Prior
 from rooffloor.validate.published.imputation.readings import (
-    DISCREPANCIES,
     FEASIBLE_READINGS,
     GRIDS,
     ROOF,
     ROOFS,
+    UNORDERED,
     Index,
     targets,
 )
@@ -33,9 +33,9 @@ from rooffloor.validate.published.printed_figures import PublishedFigures
 
 INTERVALS = targets(PublishedFigures.load())
 INDICES = tuple(
-    Index(GRIDS[k % 2], reading, ROOF, DISCREPANCIES[k // 2 % 2]) for k, reading in enumerate(FEASIBLE_READINGS[:3])
+    Index(GRIDS[k % 2], reading, ROOF, UNORDERED[k // 2 % 2]) for k, reading in enumerate(FEASIBLE_READINGS[:3])
 )
-INDEX = Index(GRIDS[0], "median", ROOFS[2], DISCREPANCIES[1])
+INDEX = Index(GRIDS[0], "median", ROOFS[2], UNORDERED[1])
 FEW = {
     "anchor_offset H200": (1.0, 5.0),
     "raw_mape Llama-3.1-8B H200": (22.0, 37.0),
@@ -225,4 +225,4 @@ def test_a_small_competition_resumes_and_repeats(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(back.runs, first.runs, rtol=1e-6)
     assert back.data["structures"][0]["name"] == first.best
     with pytest.raises(ValueError, match="constants per GPU"):
-        compete.compete(seed=1, indices=[Index(GRIDS[0], "median", ROOFS[0], DISCREPANCIES[0])])
+        compete.compete(seed=1, indices=[Index(GRIDS[0], "median", ROOFS[0], UNORDERED[0])])

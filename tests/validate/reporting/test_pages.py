@@ -386,8 +386,15 @@ def sample(*, imputed: bool = True, model: str = "Qwen2.5-7B") -> dict[str, Any]
     }
     odd = {"row": 7, "model": model, "gpu": "H100", "batch": 64, "context": 1024.0}
     index = {"grid": "5 x 3", "reading": "median", "roof": "c", "discrepancy": "narrow", "gpus": ["H100", "H200"]}
-    arrived = {"feasible": True, "least_misfit": 0.0, "worst_figure": "", "arrived": 0.8, "acceptance": 0.77}
-    stuck = {"feasible": False, "least_misfit": 3.21, "worst_figure": "self_floor_mape", "arrived": 0.0}
+    arrived = {
+        "feasible": True,
+        "least_misfit": 0.0,
+        "worst_figure": "",
+        "arrived": 0.8,
+        "log_ml": -50.1,
+        "acceptance": 0.77,
+    }
+    stuck = {"feasible": False, "least_misfit": 3.21, "worst_figure": "self_floor_mape", "arrived": 0.0, "log_ml": None}
     figure = {
         "model": model,
         "gpu": "H100",
@@ -1067,7 +1074,9 @@ def test_schema_refuses_a_report_without_a_required_key(where: str) -> None:
     path = tuple(int(part) if part.isdecimal() else part for part in where.split())
     record = holder(whole, (*path, ""))
     some = {"on H100", "concordant", "below_peak", "ended_at", "as_published", "refitted", "published_residual"}
-    missing = set(record) - (some if path[:1] != ("structural",) else some - {"as_published"})  # not every report has these
+    missing = set(record) - (
+        some if path[:1] != ("structural",) else some - {"as_published"}
+    )  # not every report has these
     record.clear()
     said = {e.message for e in faults(whole) if e.validator == "required" and tuple(e.absolute_path) == path}
     assert said == {f"{key!r} is a required property" for key in missing}

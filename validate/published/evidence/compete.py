@@ -17,12 +17,12 @@ from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.validate.common import runner
 from rooffloor.validate.published.evidence.competition import REFERENCE, STRUCTURES, Competition, save
 from rooffloor.validate.published.evidence.marginal import Effort, marginal
-from rooffloor.validate.published.imputation.inversion import Inversion, Prior
+from rooffloor.validate.published.imputation.inversion import WIDE, Inversion
 from rooffloor.validate.published.imputation.readings import (
-    DISCREPANCIES,
     FEASIBLE_READINGS,
     GRIDS,
     ROOF,
+    UNORDERED,
     Index,
     Intervals,
     targets,
@@ -32,7 +32,7 @@ from rooffloor.validate.published.printed_figures import SKUS, PublishedFigures
 SCALES = {"default": 1.0, "floors halved": 0.5, "floors doubled": 2.0}
 """Factors on the prior scales of floors."""
 
-INDICES = (Index(GRIDS[0], FEASIBLE_READINGS[0], ROOF, DISCREPANCIES[0]),)
+INDICES = (Index(GRIDS[0], FEASIBLE_READINGS[0], ROOF, UNORDERED[0]),)
 """One of the 24 feasible ways to read the study: a second one doubles hours of computing."""
 
 EFFORT = Effort(chains=40, levels=80)
@@ -117,7 +117,7 @@ def compete(
         """A row per task; tasks with the same canonical one share its run."""
         distinct = list(dict.fromkeys(task.canonical for task in tasks))
         asked = [(task, intervals, seed, effort) for task in distinct]
-        keys = [f"marginal {one!r} {Prior()!r}" for one in asked]
+        keys = [f"marginal {one!r} {WIDE!r}" for one in asked]
         desc = "marginal likelihoods"
         results = runner.run(_likelihood, asked, keys=keys, folder=folder, jobs=jobs, progress=progress, desc=desc)
         found = {task: {k: v.item() for k, v in row.items()} for task, row in zip(distinct, results, strict=True)}
@@ -141,7 +141,7 @@ def compete(
 def _likelihood(asked: tuple[Task, Intervals, int, Effort]) -> dict[str, float]:
     """The marginal likelihood of one task."""
     task, intervals, seed, effort = asked
-    prior = Prior().scaled(SCALES[task.scale])
+    prior = WIDE.scaled(SCALES[task.scale])
     inversion = Inversion(task.index, intervals, (task.gpu,), prior, task.floor)
     return dataclasses.asdict(marginal(inversion, seed=task.seeds(seed), effort=effort))
 

@@ -10,8 +10,8 @@ Normal errors rather than nested boxes: the weights of a box are 0 or 1 and need
 Draws that have not forgotten where the level above left them lose the modes that matter below: the estimate is then
 too low more often than too high, and repeats differ. Judge an effort by the standard error and by a larger effort.
 
-The prior is the one of `inversion.Prior`, restricted to steps that are possible (none below its bytes at peak
-bandwidth): a structure is not charged for prior mass on impossible steps. The mass itself is kept in `Marginal`.
+The prior is the one of the inversion, restricted to possible grids (`prior_draws`): a structure is not charged for
+prior mass on impossible steps. The mass itself is kept in `Marginal`.
 
 .. [1] P. Del Moral, A. Doucet and A. Jasra (2006), Sequential Monte Carlo samplers.
 """
@@ -21,11 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import erfinv, logsumexp
 
 from rooffloor.validate.published.imputation import aggregates
 from rooffloor.validate.published.imputation.inversion import Inversion
 from rooffloor.validate.published.imputation.manifold import sample
+from rooffloor.validate.published.imputation.prior_draws import prior_draws
 
 type Array = NDArray[np.float64]
 
@@ -107,7 +108,7 @@ class Marginal:
 def marginal(inversion: Inversion, *, seed: Sequence[int], effort: Effort | None = None) -> Marginal:
     """Marginal likelihood of the figures that `inversion` conditions on."""
     effort = effort or Effort()
-    runs = [_ladder(inversion, child, effort) for child in np.random.SeedSequence(seed).spawn(effort.repeats)]
+    runs = [ladder(inversion, child, effort)[0] for child in np.random.SeedSequence(seed).spawn(effort.repeats)]
     values = np.array([r.log_ml for r in runs])
     spread = values.std(ddof=1) / np.sqrt(len(runs)) if len(runs) > 1 and np.isfinite(values).all() else np.nan
     return Marginal(
@@ -123,25 +124,28 @@ def _log_mean(log: Array) -> float:
     return float(logsumexp(log) - np.log(len(log)))
 
 
-def _ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) -> Marginal:
-    """One ladder from the prior to the figures."""
+def ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) -> tuple[Marginal, Array]:
+    """One ladder from the prior to the figures, without a standard error.
+
+    Returns
+    -------
+    Marginal
+    q : float array, shape (effort.chains, size)
+        Draws given the figures, on the manifold; where they were not reached, of the last rung.
+    """
     prior_seed, pilot_seed, *level_seeds = seed.spawn(2 + effort.levels)
     rng = np.random.default_rng(prior_seed)
-    q = np.zeros((effort.prior, inversion.size))  # the latents of the figures are idle
-    q[:, : inversion.unknowns] = rng.standard_normal((effort.prior, inversion.unknowns))
-    places, possible = inversion.places(q)
-    q, places = q[possible], places[possible]
-    log_possible = np.log(len(q) / effort.prior)
-    base = np.zeros(len(q))
+    prior = prior_draws(inversion, effort.prior, rng)
+    q, log_possible = prior.q, prior.log_possible
+    places, _ = inversion.places(q)
+    base = _log_mean(prior.log_weight) - prior.log_weight
     rung, weight = _next(inversion, places, base, None, effort.first / len(q))
     total = _log_mean(weight)
     step_size = 0.0
     for level, child in enumerate(level_seeds, start=1):
+        start = _picked(inversion, q, places, rung, weight, effort.chains, rng)
         if rung == LAST:
-            return Marginal(total + len(inversion.rows) * np.log(2.0), np.nan, log_possible, level, 1.0)
-        picked = _systematic(weight, effort.chains, rng)
-        start, rows = q[picked], len(inversion.rows)
-        start[:, inversion.unknowns :] = aggregates.latents(places[picked, :rows] / rung.width, rung.blur)[0]
+            return Marginal(total + len(inversion.rows) * np.log(2.0), np.nan, log_possible, level, 1.0), start
         on = inversion.manifold(rung.width, rung.blur)
         if not step_size:
             step_size = float(np.median(sample(on, start, draws=1, warmup=PILOT, seed=pilot_seed).step_size))
@@ -160,7 +164,22 @@ def _ladder(inversion: Inversion, seed: np.random.SeedSequence, effort: Effort) 
         base = _log_density(inversion, places, rung)
         rung, weight = _next(inversion, places, base, rung, effort.share)
         total += _log_mean(weight)
-    return Marginal(-np.inf, np.nan, log_possible, len(level_seeds), rung.width)
+    start = _picked(inversion, q, places, rung, weight, effort.chains, rng)
+    return Marginal(-np.inf, np.nan, log_possible, len(level_seeds), rung.width), start
+
+
+def _picked(
+    inversion: Inversion, q: Array, places: Array, rung: Rung, weight: Array, number: int, rng: np.random.Generator
+) -> Array:
+    """Draws resampled onto a rung, with the latents of their figures there."""
+    picked = _systematic(weight, number, rng)
+    start = q[picked]
+    scaled = places[picked, : len(inversion.rows)] / rung.width
+    if rung.blur > 0.0:
+        start[:, inversion.unknowns :] = aggregates.latents(scaled, rung.blur)[0]
+    else:
+        start[:, inversion.unknowns :] = np.sqrt(2.0) * erfinv(scaled)
+    return start
 
 
 def _log_density(inversion: Inversion, places: Array, rung: Rung) -> Array:

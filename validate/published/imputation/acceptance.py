@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.published.imputation.chains import Effort, sample_parts, summaries
 from rooffloor.validate.published.imputation.inversion import Inversion
+from rooffloor.validate.published.imputation.prior_draws import prior_draws
 from rooffloor.validate.published.imputation.readings import (
     DISCREPANCIES,
     FEASIBLE_READINGS,
     GRIDS,
-    ROOF,
+    PIECES,
+    WEIGHTED,
     Index,
     Intervals,
+    Piece,
     row_name,
     row_names,
 )
-from rooffloor.validate.published.printed_figures import SKUS, PublishedFigures
+from rooffloor.validate.published.printed_figures import PublishedFigures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +91,7 @@ def accept(
     Parameters
     ----------
     studies : int
-        Simulated studies; each is three separate parts, one per GPU.
+        Simulated studies; each is four separate pieces: the GPUs, and the mixture of experts.
     folder : Path, optional
         Where finished parts are kept, so that an interrupted run resumes.
     """
@@ -103,22 +106,24 @@ def accept(
         index = Index(
             GRIDS[choose.integers(len(GRIDS))],
             FEASIBLE_READINGS[choose.integers(len(FEASIBLE_READINGS))],
-            ROOF,
+            WEIGHTED[choose.integers(len(WEIGHTED))],
             DISCREPANCIES[choose.integers(len(DISCREPANCIES))],
         )
-        for where, gpu in enumerate(SKUS):
+        for where, piece in enumerate(PIECES):
             rng = np.random.default_rng([seed, study, where])
-            inversion, q, intervals = simulate(index, (gpu,), roundings, rng)
+            inversion, q, intervals = simulate(index, piece, roundings, rng)
             idle = np.zeros((1, len(inversion.rows)))
             truths.append(summaries(inversion, np.concatenate([q, idle], axis=1)))
-            cases.append((index, intervals, (gpu,), [seed, study, where, 1]))
+            cases.append((index, intervals, piece, [seed, study, where, 1]))
     parts = sample_parts(cases, effort, jobs=jobs, progress=progress, folder=folder, desc="simulated studies")
     heads, rows = [], []
-    for (index, _, (gpu,), (_, study, *_)), part, truth in zip(cases, parts, truths, strict=True):
-        head = {"study": study, "gpu": gpu, **index.labels(), "reconstructed": bool(part.q.size)}
+    for (index, _, piece, (_, study, *_)), part, truth in zip(cases, parts, truths, strict=True):
+        head = {"study": study, "gpu": piece.label, **index.labels(), "reconstructed": bool(part.q.size)}
         heads.append(head | {"least_misfit": part.least_misfit, "rhat": part.rhat, "ess": part.ess})
         if part.q.size:
-            rows += _compared(study, gpu, truth, summaries(part.inversion, part.q.reshape(-1, part.inversion.size)))
+            rows += _compared(
+                study, piece.label, truth, summaries(part.inversion, part.q.reshape(-1, part.inversion.size))
+            )
     return Acceptance(pd.DataFrame(rows), pd.DataFrame(heads))
 
 
@@ -159,7 +164,7 @@ def load(folder: Path) -> Acceptance:
 
 
 def simulate(
-    index: Index, gpus: tuple[str, ...], roundings: dict[str, float], rng: np.random.Generator
+    index: Index, piece: Piece, roundings: dict[str, float], rng: np.random.Generator
 ) -> tuple[Inversion, Array, Intervals]:
     """A study drawn from the prior and its figures, each as the interval that its printed digits stand for.
 
@@ -171,15 +176,12 @@ def simulate(
         The truth.
     intervals : mapping of figure to (low, high)
     """
-    blank = Inversion(index, {}, gpus)
-    while True:
-        q = rng.standard_normal((1, blank.unknowns))
-        if np.all(blank.grids(q).y >= blank.tables.minimum_ms):
-            break
+    blank = Inversion(index, {}, piece.gpus, models=piece.models)
+    q = prior_draws(blank, 500, rng).one(rng)
     exact = blank.figures(q)
     intervals = {}
-    for name in row_names(gpus):
+    for name in row_names(*piece):
         digit = 2.0 * roundings[name]
         centre = np.round(exact[name][0] / digit) * digit
         intervals[name] = (centre - roundings[name], centre + roundings[name])
-    return Inversion(index, intervals, gpus), q, intervals
+    return Inversion(index, intervals, piece.gpus, models=piece.models), q, intervals

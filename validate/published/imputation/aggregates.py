@@ -39,9 +39,12 @@ class Tables(NamedTuple):
     sets: int
     """Constants in use, and sets of them; the set of each block follows."""
     set_of_block: Codes
+    eta: Array
+    eta_slope: Array
+    """[2, knot] each: the two eta, and their slopes, at `KNOTS` of their latents."""
     centre: Array
     spread: Array
-    """[4] each: prior of the constants, on the logit scale (the two eta) or the log scale."""
+    """[4] each: prior of the constants on the log scale; not used for the two eta."""
     floor_sd_ms: float
     leftover: float
     leftover_sd: float
@@ -58,6 +61,11 @@ class Tables(NamedTuple):
     """Overlap latents, behind those of the blocks; 1/p of an overlap is uniform from 0 to `most_power`."""
     root: Array
     """[CELLS, CELLS]: Cholesky factor of the leftovers' correlation."""
+    contexts: int
+    """Contexts of a grid, whose cells are batch-major."""
+    fall: float
+    ratio: float
+    """Of ordered grids (`Discrepancy.ordered`): the most that a step falls, and most over least step; 0: unordered."""
     reading: int
     share: Array
     """Code of the offset reading, and [CELLS] its weights where it is linear."""
@@ -80,8 +88,13 @@ class Tables(NamedTuple):
     mixture of the two maps from a normal latent."""
 
 
+KNOTS = np.linspace(-8.0, 8.0, 1601)
+"""Beyond 8 sd lies a prior mass of 1e-15."""
+FIRST_KNOT, GAP = float(KNOTS[0]), float(KNOTS[1] - KNOTS[0])
+
+
 class State(NamedTuple):
-    """Everything that follows from q but the figures; shapes (4, set), (block,) and (cell,)."""
+    """Everything that follows from q but the figures; shapes (4, set), (block,) and (cell,); `stray` by block."""
 
     constant: Array
     constant_slope: Array
@@ -118,6 +131,18 @@ def level_of(T: float, floor: float, power: float, combine: int) -> Any:  # prag
 
 
 @njit(cache=True)
+def on_curve(z: float, values: Array, slopes: Array) -> Any:  # pragma: no cover (compiled)
+    """A value and its slope at z between `KNOTS`: the cubic with the values and slopes of both neighbours."""
+    at = (min(max(z, -8.0), 8.0) - FIRST_KNOT) / GAP
+    k = min(int(at), len(values) - 2)
+    u = at - k
+    rise, left, right = values[k + 1] - values[k], slopes[k] * GAP, slopes[k + 1] * GAP
+    square, cube = 3.0 * rise - 2.0 * left - right, left + right - 2.0 * rise
+    value = values[k] + u * (left + u * (square + u * cube))
+    return value, (left + u * (2.0 * square + 3.0 * u * cube)) / GAP
+
+
+@njit(cache=True)
 def state_of(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
     """Constants, floors, T and y of one q."""
     blocks = len(t.set_of_block)
@@ -126,21 +151,18 @@ def state_of(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
     constant[:2] = 1.0
     for i in range(t.constants):
         for k in range(t.sets):
-            at = t.centre[i] + t.spread[i] * min(max(q[i * t.sets + k], -8.0), 8.0)
+            z = q[i * t.sets + k]
             if i < 2:
-                value = 1.0 / (1.0 + math.exp(-at))
-                slope[i, k] = t.spread[i] * value * (1.0 - value)
+                constant[i, k], slope[i, k] = on_curve(z, t.eta[i], t.eta_slope[i])
             else:
-                value = math.exp(at)
-                slope[i, k] = t.spread[i] * value
-            constant[i, k] = value
+                constant[i, k] = math.exp(t.centre[i] + t.spread[i] * min(max(z, -8.0), 8.0))
+                slope[i, k] = t.spread[i] * constant[i, k]
     floor, scale = np.empty(blocks), np.empty(blocks)
     floor_slope, power_slope = np.empty(blocks), np.zeros(blocks)
-    leftover, T, stray, y = np.empty(cells), np.empty(cells), np.ones(cells), np.empty(cells)
+    leftover, T, stray, y = np.empty(cells), np.empty(cells), np.ones(blocks), np.empty(cells)
     by_floor, by_power, by_T = np.empty(cells), np.empty(cells), np.empty(cells)
     first = t.constants * t.sets
     size = (t.unknowns - first - t.powers) // blocks
-    side = t.free_sd * math.sqrt(0.5)
     for b in range(blocks):
         own = q[first + b * size : first + (b + 1) * size]
         k = t.set_of_block[b]
@@ -157,13 +179,12 @@ def state_of(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
             power_slope[b] = t.most_power * math.exp(-0.5 * at * at) / math.sqrt(2.0 * math.pi)
         scale[b] = t.leftover * math.exp(t.leftover_sd * min(max(own[1], -8.0), 8.0))
         bw, fa, l_half, latency = constant[0, k], constant[1, k], constant[2, k], constant[3, k]
+        if t.free_sd > 0.0:
+            stray[b] = math.exp(t.free_sd * min(max(own[2 + CELLS], -8.0), 8.0))
         for i in range(CELLS):
             c = b * CELLS + i
             roof = t.work[0, c] / bw + (t.work[1, c] + l_half * t.work[2, c]) / fa + latency * t.work[3, c]
-            if t.free_sd > 0.0:
-                log = own[2 + CELLS] + own[3 + CELLS + i]
-                stray[c] = math.exp(side * min(max(log, -16.0), 16.0))
-            T[c] = roof * stray[c]
+            T[c] = roof * stray[b]
             left = 0.0
             for j in range(i + 1):
                 left += t.root[i, j] * min(max(own[2 + j], -8.0), 8.0)
@@ -185,7 +206,7 @@ def state_of(q: Array, t: Tables) -> Any:  # pragma: no cover (compiled)
     )
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")  # far out steps underflow: such trial points are refused
 def read_offset(d: Array, y: Array, reading: int, share: Array, by_d: Array, by_y: Array) -> float:  # pragma: no cover
     """An offset read off one grid's d = y - T; fills its derivatives by d and (directly) by y."""
     by_y[:] = 0.0
@@ -290,13 +311,35 @@ def latents(places: Array, blur: float) -> Any:  # pragma: no cover (compiled)
 
 
 @njit(cache=True)
+def is_possible(y: Array, T: Array, t: Tables) -> bool:  # pragma: no cover (compiled)
+    """Whether no step lies below its bytes at peak bandwidth, and ordered grids are in order."""
+    for c in range(len(y)):
+        if not y[c] >= t.minimum_ms[c]:
+            return False
+    if t.ratio == 0.0:
+        return True
+    kept = 1.0 - t.fall
+    for first in range(0, len(y), CELLS):
+        for c in range(first, first + CELLS):
+            if not (T[c] >= t.minimum_ms[c] and y[first] <= y[c] <= t.ratio * y[first]):
+                return False
+            for back in (1, t.contexts):
+                before = c - back
+                if before < first or (back == 1 and (c - first) % t.contexts == 0):
+                    continue
+                if y[c] < kept * y[before] or T[c] < T[before]:
+                    return False
+    return True
+
+
+@njit(cache=True)
 def place_of(q: Array, t: Tables, out: Array) -> bool:  # pragma: no cover (compiled)
-    """Where in its interval (-1 to 1) each figure lies, shape (figure,); whether every step is possible."""
+    """Where in its interval (-1 to 1) each figure lies, shape (figure,); whether the grids are possible."""
     s = state_of(q, t)
     figures = figures_of(s.y, s.T, t)[0]
     for f in range(len(figures)):
         out[f] = (figures[f] - t.middle[f]) / t.half[f]
-    return bool(np.all(s.y >= t.minimum_ms))
+    return is_possible(s.y, s.T, t)
 
 
 @njit(cache=True)
@@ -319,7 +362,7 @@ def value(q: Array, t: Tables, out: Array) -> None:  # pragma: no cover (compile
 
 @njit(cache=True)
 def allowed(q: Array, t: Tables) -> bool:  # pragma: no cover (compiled)
-    """Whether the bounded figures lie in their intervals and no step below its bytes at peak bandwidth."""
+    """Whether the bounded figures lie in their intervals and the grids are possible."""
     place = np.empty(len(t.kind))
     return place_of(q, t, place) and bool(np.all(np.abs(place[t.rows :]) <= 1.0))
 
@@ -364,14 +407,13 @@ def _through(b: int, by_y: Array, by_T: Array, s: State, t: Tables, out: Array) 
     size = (t.unknowns - start - t.powers) // len(t.set_of_block)
     own = out[start + b * size : start + (b + 1) * size]
     by_floor = by_power = 0.0
-    side = t.free_sd * math.sqrt(0.5)
     by_bw = by_fa = by_half = by_latency = 0.0
     for i in range(CELLS):
         c = first + i
         if by_y[i] == 0.0 and by_T[i] == 0.0:
             continue
         total = by_T[i] + by_y[i] * s.y_by_T[c]
-        roof = total * s.stray[c]
+        roof = total * s.stray[b]
         by_bw -= roof * t.work[0, c] / bw**2
         by_fa -= roof * (t.work[1, c] + l_half * t.work[2, c]) / fa**2
         by_half += roof * t.work[2, c] / fa
@@ -382,8 +424,7 @@ def _through(b: int, by_y: Array, by_T: Array, s: State, t: Tables, out: Array) 
         for j in range(i + 1):
             own[2 + j] += by_y[i] * s.y[c] * s.scale[b] * t.root[i, j]
         if t.free_sd > 0.0:
-            own[2 + CELLS] += total * s.T[c] * side
-            own[3 + CELLS + i] += total * s.T[c] * side
+            own[2 + CELLS] += total * s.T[c] * t.free_sd
     out[start + t.floor_of_block[b] * size] += by_floor
     if t.powers:
         out[start + len(t.set_of_block) * size] += by_power

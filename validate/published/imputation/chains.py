@@ -1,4 +1,4 @@
-"""Chains of grids that print every figure of some GPUs: starts brought onto the figures, draws, how well they mix."""
+"""Chains of grids that print every figure of some GPUs: a ladder onto the figures, draws, how well they mix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,24 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooffloor.validate.common.runner import run
-from rooffloor.validate.published.imputation.inversion import Inversion
+from rooffloor.validate.published.evidence.marginal import Effort as LadderEffort
+from rooffloor.validate.published.evidence.marginal import ladder
+from rooffloor.validate.published.imputation.inversion import Inversion, Prior
 from rooffloor.validate.published.imputation.manifold import TOLERANCE, project, sample
-from rooffloor.validate.published.imputation.readings import Index, Intervals
+from rooffloor.validate.published.imputation.readings import PIECES, Index, Intervals, Piece
 from rooffloor.validate.published.printed_figures import CELLS, SKUS
 
 type Array = NDArray[np.float64]
 
 
+LADDER = LadderEffort(prior=4000, first=200.0, chains=32, draws=6, thin=4, levels=100, repeats=1)
+
+
+TRIES = 2
+"""Ladders until one arrives at the figures; a piece where none does counts as infeasible."""
+
+
 @dataclass(frozen=True)
 class Effort:
-    """How hard the sampler works on one index.
+    """How hard the sampler works on one piece of an index.
 
     Attributes
     ----------
-    chains : int
-        Starts, and chains.
-    tries : int
-        Fresh sets of starts until one arrives at the figures; an index where none does is infeasible.
+    ladder : marginal.Effort
+        Of the ladder from the prior to the figures; its last rung starts the chains.
     draws : int
         Draws kept per chain.
     warmup, thin : int
@@ -38,30 +45,32 @@ class Effort:
         A round is the last when the largest R-hat and the smallest bulk ESS of `summaries` are within these.
     """
 
-    chains: int = 16
-    tries: int = 4
-    draws: int = 100
-    warmup: int = 1000
-    thin: int = 20
-    rounds: int = 5
-    rhat: float = 1.05
-    ess: float = 200.0
+    ladder: LadderEffort = LADDER
+    draws: int = 20
+    warmup: int = 100
+    thin: int = 15
+    rounds: int = 3
+    rhat: float = 1.1
+    ess: float = 60.0
 
 
 @dataclass(frozen=True)
 class Part:
-    """Draws of one independent part of an index (one GPU where constants are per GPU, else all GPUs).
+    """Draws of one piece of an index.
 
     Attributes
     ----------
     q : float array, shape (chain, draw, size)
-        Empty where no start arrived.
+        Empty where the figures were not reached.
     arrived : float
-        Share of the starts that the annealed projection brought onto every figure.
+        Share of the chains whose starts differ; of a search (`reach`) that of the starts that arrived.
     least_misfit : float
-        Least worst misfit over the starts, in units of half the rounding; 0 where one arrived.
+        Least worst misfit over the starts of a search, or over the last draws of a ladder that did not arrive, in units
+        of half the rounding; 0 where the figures were reached.
     worst_row : str
-        The figure at fault where none arrived.
+        The figure at fault where they were not.
+    log_ml : float
+        Log marginal likelihood of the piece's figures, by one ladder.
     acceptance, rhat, ess : float
         Of the chains: acceptance rate, largest rank-normalised split R-hat and smallest bulk ESS over `summaries`.
     """
@@ -71,47 +80,63 @@ class Part:
     arrived: float
     least_misfit: float
     worst_row: str = ""
+    log_ml: float = float("nan")
     acceptance: float = float("nan")
     rhat: float = float("nan")
     ess: float = float("nan")
 
 
-def parts_of(index: Index) -> tuple[tuple[str, ...], ...]:
-    """Groups of GPUs that an index inverts separately."""
-    return tuple((gpu,) for gpu in SKUS) if index.roof.per_gpu else (SKUS,)
+def pieces_of(index: Index) -> tuple[Piece, ...]:
+    """Blocks that an index inverts separately."""
+    if index.roof.per_class:
+        return PIECES
+    return tuple(Piece((gpu,)) for gpu in SKUS) if index.roof.per_gpu else (Piece(),)
 
 
 def sample_part(
-    index: Index, intervals: Intervals, gpus: tuple[str, ...], seed: Sequence[int], effort: Effort | None = None
+    index: Index, intervals: Intervals, piece: Piece, seed: Sequence[int], effort: Effort | None = None
 ) -> Part:
-    """Sample the grids of some GPUs under one index."""
+    """Sample the grids of a piece under one index: a ladder from the prior to the figures, then chains on them."""
     effort = effort or Effort()
-    inversion = Inversion(index, intervals, gpus)
-    manifold = inversion.manifold()
+    inversion = Inversion(index, intervals, piece.gpus, models=piece.models)
     start_seed, chain_seed = np.random.SeedSequence(seed).spawn(2)
-    least, worst = np.inf, ""
-    for child in start_seed.spawn(effort.tries):
-        q, misfit = starts(inversion, effort.chains, child)
-        good = misfit < TOLERANCE
-        if good.any():
+    for _ in range(TRIES):
+        found, q = ladder(inversion, start_seed, effort.ladder)
+        if np.isfinite(found.log_ml):
             break
-        best = int(np.argmin(misfit))
-        if misfit[best] < least:
-            least, worst = float(misfit[best]), inversion.rows[int(np.argmax(np.abs(manifold.values(q[[best]])[0])))]
     else:
-        return Part(inversion, np.empty((0, 0, inversion.size)), 0.0, least, worst)
+        places = np.abs(inversion.places(q)[0])
+        best = places[int(np.argmin(places.max(1)))]
+        names = [*inversion.rows, *inversion.bounded]
+        return Part(inversion, _nothing(inversion), 0.0, float(best.max()), names[int(np.argmax(best))])
+    arrived = len(np.unique(q[:, 0])) / len(q)
     for step, child in enumerate(chain_seed.spawn(effort.rounds)):
-        chains = sample(
-            manifold, q, draws=effort.draws, warmup=effort.warmup << step, thin=effort.thin << step, seed=child
-        )
+        given: dict[str, Any] = {"draws": effort.draws, "warmup": effort.warmup << step, "thin": effort.thin << step}
+        chains = sample(inversion.manifold(), q, seed=child, **given)
         rhat, ess = _mixing(inversion, chains.draws)
         if rhat <= effort.rhat and ess >= effort.ess:
             break
         q = chains.draws[:, -1]
-    return Part(inversion, chains.draws, float(good.mean()), 0.0, "", float(chains.acceptance.mean()), rhat, ess)
+    acceptance = float(chains.acceptance.mean())
+    return Part(inversion, chains.draws, arrived, 0.0, "", float(found.log_ml), acceptance, rhat, ess)
+
+
+def reach(index: Index, intervals: Intervals, piece: Piece, seed: Sequence[int], number: int = 12) -> Part:
+    """Whether any start arrives at the figures of a piece; the part has no draws."""
+    inversion = Inversion(index, intervals, piece.gpus, models=piece.models)
+    q, misfit = starts(inversion, number, np.random.SeedSequence(seed))
+    good, best = misfit < TOLERANCE, int(np.argmin(misfit))
+    worst = "" if good.any() else inversion.rows[int(np.argmax(np.abs(inversion.manifold().values(q[[best]])[0])))]
+    least = 0.0 if good.any() else float(misfit[best])
+    return Part(inversion, _nothing(inversion), float(good.mean()), least, worst)
+
+
+def _nothing(inversion: Inversion) -> Array:
+    return np.empty((0, 0, inversion.size))
 
 
 WIDENINGS = (16.0, 4.0, 1.0)
+HOPS = 4
 
 
 def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> tuple[Array, Array]:
@@ -134,7 +159,7 @@ def starts(inversion: Inversion, number: int, seed: np.random.SeedSequence) -> t
     misfit = np.full(number, np.inf)
     for step, width in enumerate(WIDENINGS):
         wide = inversion.manifold(width)
-        q, misfit = project(wide, q, seed=seeds[2 + 2 * step], enough=0.25)
+        q, misfit = project(wide, q, seed=seeds[2 + 2 * step], enough=0.05, hops=HOPS)
         good = (misfit < TOLERANCE) & wide.all_allowed(q)
         if not good.any():
             continue
@@ -172,10 +197,10 @@ def _mixing(inversion: Inversion, draws: Array) -> tuple[float, float]:
     return rhat, ess
 
 
-STORED = ("q", "arrived", "least_misfit", "worst_row", "acceptance", "rhat", "ess")
+STORED = ("q", "arrived", "least_misfit", "worst_row", "log_ml", "acceptance", "rhat", "ess")
 """What of a `Part` is kept on disk."""
 
-type Asked = tuple[Index, Intervals, tuple[str, ...], Sequence[int]]
+type Asked = tuple[Index, Intervals, Piece, Sequence[int]]
 """Arguments of `sample_part` but for the effort."""
 
 
@@ -183,22 +208,29 @@ def sample_parts(
     asked: Sequence[Asked],
     effort: Effort | None = None,
     *,
+    search: bool = False,
     jobs: int | None = None,
     progress: bool = False,
     desc: str = "",
     folder: Path | None = None,
 ) -> list[Part]:
-    """`sample_part` of each, in processes of one thread; what is finished is kept in `folder` and read from there."""
-    tasks = [(*one, effort or Effort()) for one in asked]
-    keys = [f"grids {one!r}" for one in tasks]
-    found = run(_stored, tasks, keys=keys, folder=folder, jobs=jobs, progress=progress, desc=desc)
+    """`sample_part` (or `reach`, to `search`) of each; what is finished is kept in `folder` and read from there."""
+    tasks: list[tuple[Any, ...]] = [one if search else (*one, effort or Effort()) for one in asked]
+    keys = [f"{'reach' if search else 'ordered grids'} {one!r} {Prior()!r}" for one in tasks]
+    function = _reached if search else _stored
+    found = run(function, tasks, keys=keys, folder=folder, jobs=jobs, progress=progress, desc=desc)
     parts = []
-    for (index, intervals, gpus, *_), result in zip(tasks, found, strict=True):
+    for (index, intervals, piece, *_), result in zip(tasks, found, strict=True):
         known: dict[str, Any] = {name: result[name].item() for name in STORED[1:]}
-        parts.append(Part(Inversion(index, intervals, gpus), result["q"], **known))
+        parts.append(Part(Inversion(index, intervals, piece.gpus, models=piece.models), result["q"], **known))
     return parts
 
 
-def _stored(task: tuple[Index, Intervals, tuple[str, ...], Sequence[int], Effort]) -> dict[str, Any]:
+def _stored(task: tuple[Index, Intervals, Piece, Sequence[int], Effort]) -> dict[str, Any]:
     part = sample_part(*task)
+    return {name: getattr(part, name) for name in STORED}
+
+
+def _reached(task: Asked) -> dict[str, Any]:
+    part = reach(*task)
     return {name: getattr(part, name) for name in STORED}

@@ -12,53 +12,84 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logit
+from scipy.special import betaincinv, betaln, expit, logit, ndtr, xlog1py, xlogy
 
 from rooffloor.models.floor.structures import PER_MODEL, Q_MAX, FloorStructure
+from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.kernels import Work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, gradient_ms, work_floor_ms
 from rooffloor.models.specs.cells import Cells
+from rooffloor.validate.published.bounds.grid_programme import RATIO
 from rooffloor.validate.published.imputation import aggregates
 from rooffloor.validate.published.imputation.aggregates import Tables
 from rooffloor.validate.published.imputation.manifold import Manifold
 from rooffloor.validate.published.imputation.readings import (
     BLOCKS,
     BOUNDS,
+    FALL,
     NAMED_CELL,
     READINGS,
     Index,
     Intervals,
     row_names,
 )
-from rooffloor.validate.published.printed_figures import A100, ANCHOR, CELLS, H100, MOE, SKUS
+from rooffloor.validate.published.printed_figures import A100, ANCHOR, CELLS, DENSE, H100, MOE, SKUS
 
 type Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Priors of the inversion as (median, sd on the logit or log scale).
+    """Priors of the inversion; those of the constants are those of every fit (`inference.priors`, with their grounds).
 
-    Measured GEMMs stream weights at 0.75 (A100) to 0.87 (Hopper) of peak and eager stacks do worse; kernels follow one
-    another within a few microseconds at best, tens in eager stacks; the published offsets run from -2.4 to
-    19.6 ms and the published residuals from 3 to 9 %.
+    Attributes
+    ----------
+    eta_bw, eta_fa : (mean, sd) of a Beta
+        Where `logit`: (median, sd on the logit scale).
+    l_half, latency_ms, positive_floor_ms, leftover : (median, sd of the logarithm)
+    floor_sd_ms : float
+        sd of a signed floor: the published offsets run from -2.4 to 19.6 ms.
+    leftover : tuple
+        sd of the leftovers of a block, as a share of the step: the published residuals run from 3 to 9 %.
+    free : float
+        Under `Roof.free`: sd of the logarithm of a block's factor on the roof.
+    logit : bool
     """
 
-    eta_bw: tuple[float, float] = (0.75, 0.8)
-    eta_fa: tuple[float, float] = (0.6, 1.0)
-    l_half: tuple[float, float] = (200.0, 1.0)
-    latency_ms: tuple[float, float] = (0.006, 1.0)
+    eta_bw: tuple[float, float] = DEFAULT_PRIORS.eta_bw
+    eta_fa: tuple[float, float] = DEFAULT_PRIORS.eta_fa
+    l_half: tuple[float, float] = DEFAULT_PRIORS.l_half
+    latency_ms: tuple[float, float] = DEFAULT_PRIORS.launch_ms
     floor_sd_ms: float = 8.0
     positive_floor_ms: tuple[float, float] = (4.0, 1.0)
     leftover: tuple[float, float] = (0.06, 0.7)
     free: float = 0.15
-    """Under `Roof.free`: sd of log T around the roof; half the variance is a block's, half a cell's."""
+    logit: bool = False
 
     def scaled(self, floor: float) -> "Prior":
         """The same prior with floors so many times as large."""
         median, sd = self.positive_floor_ms
         return replace(self, floor_sd_ms=floor * self.floor_sd_ms, positive_floor_ms=(floor * median, sd))
 
+    def eta(self) -> tuple[Array, Array]:
+        """The two eta at `aggregates.KNOTS` of their standard normal latents and their slopes, shape (2, knot) each."""
+        values, slopes = zip(*(self._curve(*numbers) for numbers in (self.eta_bw, self.eta_fa)), strict=True)
+        return np.array(values), np.array(slopes)
+
+    def _curve(self, middle: float, sd: float) -> tuple[Array, Array]:
+        z = aggregates.KNOTS
+        if self.logit:
+            value = expit(logit(middle) + sd * z)
+            return value, sd * value * (1.0 - value)
+        total = middle * (1.0 - middle) / sd**2 - 1.0
+        a, b = middle * total, (1.0 - middle) * total
+        value = np.where(z < 0, betaincinv(a, b, ndtr(z)), 1.0 - betaincinv(b, a, ndtr(-z)))
+        log_density = xlogy(a - 1.0, value) + xlog1py(b - 1.0, -value) - betaln(a, b)
+        return value, np.exp(-0.5 * z**2 - 0.5 * np.log(2.0 * np.pi) - log_density)
+
+
+WIDE = Prior((0.75, 0.8), (0.6, 1.0), latency_ms=(0.006, 1.0), logit=True)
+"""For the competition of floors alone: constants so wide that a structure is not put out of reach by them."""
 
 _JOINED = {"added, H >= 0": aggregates.ADDED, "overlapped": aggregates.OVERLAPPED, "max": aggregates.MAX}
 CONSTANTS = ("eta_bw", "eta_fa", "l_half", "latency_ms")
@@ -79,7 +110,7 @@ class Inversion:
     """The study under one `Index`: from q, standard normal, to grids, figures and their derivatives.
 
     q holds the constants (of all GPUs, or of each), per block a floor, a leftover scale and 15 leftovers, under
-    `Roof.free` a block factor and 15 cell factors, then where the floor is overlapped its 1/p, and last one latent
+    `Roof.free` a factor on its T, then where the floor is overlapped its 1/p, and last one latent
     per figure: where in its rounding it lies. Blocks that share a floor use the first one's; the others' are idle.
 
     Parameters
@@ -91,11 +122,14 @@ class Inversion:
         The GPUs to invert; figures of others, and pooled ones, are left out.
     floor : FloorStructure
         Shared by none, "gpu", "gpu, class" or "gpu, model".
+    models : tuple of str
+        The models to invert, those of a class together.
 
     Raises
     ------
     ValueError
-        The floor depends on launches or latencies, which these grids do not set apart.
+        The floor depends on launches or latencies, which these grids do not set apart; or two classes are inverted
+        together under a roof that gives each its own constants.
     """
 
     def __init__(
@@ -105,21 +139,25 @@ class Inversion:
         gpus: tuple[str, ...] = SKUS,
         prior: Prior | None = None,
         floor: FloorStructure = PER_MODEL,
+        models: tuple[str, ...] = (*DENSE, MOE),
     ):
         self.index, self.prior, self.gpus, self.floor = index, prior or Prior(), gpus, floor
         if floor.sharing is not None and (floor.sharing.per_launch or floor.sharing.kernel_latency):
             raise ValueError(f"{floor}: not for the inversion, whose constants hold a latency per launch")
-        self.blocks = [(m, g) for m, g in BLOCKS if g in gpus]
+        if index.roof.per_class and MOE in models and len(models) > 1:
+            raise ValueError(f"{index.roof.name}: each class is inverted by itself")
+        self.models = models
+        self.blocks = [(m, g) for m, g in BLOCKS if g in gpus and m in models]
         self.points = index.grid.points
         columns = [(m, g, b, c) for m, g in self.blocks for b, c in self.points]
         model, gpu, batch, context = zip(*columns, strict=True)
         self.cells = Cells.from_columns(model, gpu, batch, context)
         self.set_of_cell = np.array([gpus.index(g) if index.roof.per_gpu else 0 for g in gpu])
         self.constants = CONSTANTS if index.roof.latency else CONSTANTS[:3]
-        known = [r for r in row_names(gpus) if r in targets]
+        known = [r for r in row_names(gpus, models) if r in targets]
         self.rows = [r for r in known if r not in BOUNDS]
         self.bounded = [r for r in known if r in BOUNDS]
-        self.names = [*self.rows, *self.bounded, *(r for r in row_names(gpus) if r not in known)]
+        self.names = [*self.rows, *self.bounded, *(r for r in row_names(gpus, models) if r not in known)]
         self.tables = self._tables(_tightened(targets))
         self.unknowns = self.tables.unknowns
         self.size = self.unknowns + len(self.rows)
@@ -131,13 +169,14 @@ class Inversion:
         sets = len(self.gpus) if roof.per_gpu else 1
         logs = np.log(self.points)
         smooth = np.exp(-0.5 * ((logs[:, None, :] - logs[None, :, :]) ** 2).sum(-1) / np.log(8.0) ** 2)
-        share = self.index.discrepancy.smooth_share
+        share, ordered = self.index.discrepancy.smooth_share, self.index.discrepancy.ordered
+        eta, eta_slope = prior.eta()
         reading = READINGS[self.index.reading]
         medians = np.array([getattr(prior, name)[0] for name in CONSTANTS])
         figures = [self._figure(name) for name in self.names]
         bounds = np.array([targets.get(name, (-np.inf, np.inf)) for name in self.names])
         free = np.isinf(bounds[:, 0])
-        block_size = 2 + CELLS + (1 + CELLS) * roof.free
+        block_size = 2 + CELLS + roof.free
         work = stack_work(self.cells, experts="active")
         return Tables(
             work=_linear_work(work),
@@ -145,7 +184,9 @@ class Inversion:
             constants=len(self.constants),
             sets=sets,
             set_of_block=np.ascontiguousarray(self.set_of_cell[::CELLS]),
-            centre=np.concatenate([logit(medians[:2]), np.log(medians[2:])]),
+            eta=eta,
+            eta_slope=eta_slope,
+            centre=np.log(medians),
             spread=np.array([getattr(prior, name)[1] for name in CONSTANTS]),
             floor_sd_ms=floor_sd,
             leftover=prior.leftover[0],
@@ -157,6 +198,9 @@ class Inversion:
             powers=int(floor.q_free),
             most_power=Q_MAX,
             root=np.linalg.cholesky(share * smooth + (1.0 - share + 1e-9) * np.eye(CELLS)),
+            contexts=len(self.index.grid.contexts),
+            fall=FALL if ordered else 0.0,
+            ratio=RATIO if ordered else 0.0,
             reading=reading.code,
             share=reading.share(self.points),
             kind=np.array([f.kind for f in figures]),

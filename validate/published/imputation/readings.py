@@ -5,7 +5,8 @@ An `Index` is one choice of everything; `row_names` are the figures that can be 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,35 +55,76 @@ class Roof:
     per_gpu : bool
         Each GPU has its own constants, independent a priori (the study claims one set for all). Then the GPUs are
         separate problems, coupled only by the pooled figures.
+    per_class : bool
+        The mixture of experts has its own constants, too (only with `per_gpu`): its kernels are not those of dense
+        layers. The study claims one set.
     free : bool
-        Each cell's T also strays from the roof by a lognormal factor.
+        T of each (model, GPU) also strays from the roof by a lognormal factor.
     """
 
     name: str
     latency: bool = False
     per_gpu: bool = False
     free: bool = False
+    per_class: bool = False
 
 
 ROOFS = (
     Roof("three constants"),
     Roof("three constants + launch latency", latency=True),
     Roof("constants per GPU", latency=True, per_gpu=True),
-    Roof("free T per cell", latency=True, per_gpu=True, free=True),
+    Roof("constants per GPU and class", latency=True, per_gpu=True, per_class=True),
+    Roof("free T per model", latency=True, per_gpu=True, free=True, per_class=True),
 )
 ROOF = ROOFS[2]
-"""The leanest roof under which any reading fits."""
+"""The leanest roof under which any reading fits without order; with order its H100 hardly does."""
+WEIGHTED = ROOFS[3:]
+"""The roofs whose grids carry weight, by the evidence of the figures."""
+
+
+class Piece(NamedTuple):
+    """(model, GPU) blocks that are inverted together."""
+
+    gpus: tuple[str, ...] = SKUS
+    models: tuple[str, ...] = (*DENSE, MOE)
+
+    @property
+    def label(self) -> str:
+        """The GPUs, and the class where it is no dense one."""
+        return " + ".join(self.gpus) + (" (MoE)" if self.models == (MOE,) else "")
+
+
+PIECES = tuple(Piece((gpu,), models) for gpu in SKUS for models in (DENSE, (MOE,)) if models == DENSE or gpu == "H100")
+"""Of a roof with constants per GPU and class."""
 
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """Prior on what roof and floor leave over within one (model, GPU): the share that varies smoothly over the grid."""
+    """Prior on what roof and floor leave over within one (model, GPU).
+
+    Attributes
+    ----------
+    smooth_share : float
+        Share of its variance that varies smoothly over the grid; the rest is independent from cell to cell.
+    ordered : bool
+        Grids are ordered: no step falls by more than `FALL` where batch or context grows, none lies below that of the
+        least batch and context or above `RATIO` times it, and T, a formula, never falls.
+    """
 
     name: str
     smooth_share: float
+    ordered: bool = field(default=True, repr=False)
 
 
-DISCREPANCIES = (Discrepancy("independent cells", 0.0), Discrepancy("smooth over the grid", 0.8))
+FALL = 0.02
+"""Share by which a step of an ordered grid may lie below its neighbour of smaller batch or context: noise."""
+DISCREPANCIES = (Discrepancy("smooth, rising", 0.98), Discrepancy("rougher, rising", 0.9))
+"""The first one's grids carry the weight; those of the second show what its smoothness decides."""
+UNORDERED = (
+    Discrepancy("independent cells", 0.0, ordered=False),
+    Discrepancy("smooth over the grid", 0.8, ordered=False),
+)
+"""Without order: the competition of floors, and the search for any grid at all that prints the figures."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +171,7 @@ READINGS: Mapping[str, Reading] = {
 }
 
 FEASIBLE_READINGS = tuple(READINGS)[2:]
-"""Readings that some grid prints (see `Reconstruction.readings`)."""
+"""Readings that some grid prints, in order or not (see `Reconstruction.readings`)."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +193,8 @@ class Index:
         }
 
 
-def row_names(gpus: tuple[str, ...] = SKUS) -> list[str]:
-    """Names of the figures of some GPUs that `Inversion` can condition on, in a fixed order."""
+def row_names(gpus: tuple[str, ...] = SKUS, models: tuple[str, ...] = (*DENSE, MOE)) -> list[str]:
+    """Names of the figures of some GPUs and models that `Inversion` can condition on, in a fixed order."""
     names = [f"anchor_offset {g}" for g in gpus]
     names += [f"{q} {m} {g}" for q in ("raw_mape", "residual_mape") for m in DENSE for g in gpus]
     if "H100" in gpus:
@@ -163,7 +205,8 @@ def row_names(gpus: tuple[str, ...] = SKUS) -> list[str]:
         names += [f"long_context_rise {m}" for m in DENSE]
     if gpus == SKUS:
         names += [f"residual_mape {m} pooled" for m in DENSE]
-    return names
+    of_moe = {name for name in names if MOE in name or name.startswith("cell ")}
+    return [name for name in names if (MOE in models if name in of_moe else set(DENSE) <= set(models))]
 
 
 def targets(figures: Iterable[Figure]) -> Intervals:

@@ -1,13 +1,15 @@
 """Imputed grids: whole grids of cells that would print every published figure of the study.
 
 The study published aggregates; its cells are unseen. `reconstruct` samples cells, GPU times, constants and offsets
-given all figures at once, under each reading of the study (`inversion.Index`); `imputation.acceptance` measures on
-simulated studies how well the sampler's intervals cover the truth. Everything made here is *imputed from published
+given all figures at once, under each reading of the study (`readings.Index`), ordered (`readings.Discrepancy`), so
+that each obeys what `bounds.exclusions` says of all grids; `imputation.acceptance` measures on simulated studies how
+well the sampler's intervals cover the truth. Everything made here is *imputed from published
 aggregates*: it follows from the published figures and the stated priors, and is no measurement.
 """
 
 import gzip
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,26 +17,35 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from rooffloor.models.roof.kernels import KERNELS, stack_work
 from rooffloor.models.roof.roofline import Efficiency, combine
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.common.files import write_bytes, write_text
-from rooffloor.validate.published.imputation.chains import STORED, Effort, Part, parts_of, sample_parts
+from rooffloor.validate.published.bounds.exclusions import exclusions
+from rooffloor.validate.published.bounds.grid_programme import RATIO
+from rooffloor.validate.published.imputation.chains import STORED, Effort, Part, pieces_of, sample_parts
 from rooffloor.validate.published.imputation.inversion import CONSTANTS, Inversion
+from rooffloor.validate.published.imputation.prior_draws import prior_draws
 from rooffloor.validate.published.imputation.readings import (
     BOUNDS,
     DISCREPANCIES,
     GRIDS,
+    PIECES,
     READINGS,
+    ROOF,
     ROOFS,
+    UNORDERED,
+    WEIGHTED,
     Index,
     Intervals,
+    Piece,
     row_name,
     row_names,
     targets,
 )
-from rooffloor.validate.published.printed_figures import MOE, SKUS, SMALL, PublishedFigures
+from rooffloor.validate.published.printed_figures import A100, CELLS, H100, MOE, SKUS, SMALL, PublishedFigures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,10 +92,11 @@ class Reconstruction:
     Attributes
     ----------
     cells : DataFrame
-        One row per imputation and cell; `origin` is "imputed". `weight` sums to 1 over imputations: the prior weight
-        of an index (equal for all feasible ones) shared by its grids; 0 for the sensitivity roof.
+        One row per imputation and cell; `origin` is "imputed". `weight` sums to 1 over imputations: that of a roof, by
+        the evidence of the figures (`roof_weights`), shared by its indices and their grids; 0 under the rougher prior.
     indices : DataFrame
-        One row per index and part tried: feasible or not, least misfit, figure at fault, sampler diagnostics.
+        One row per index and part tried: feasible or not, least misfit, figure at fault, log marginal likelihood,
+        sampler diagnostics.
     figures : DataFrame
         One row per published figure: share of imputations, by weight, that return it within its rounding.
     """
@@ -127,7 +139,7 @@ def reconstruct(
     figures: PublishedFigures | None = None,
     *,
     seed: int,
-    per_index: int = 10,
+    per_index: int = 24,
     effort: Effort | None = None,
     jobs: int = 2,
     progress: bool = False,
@@ -135,77 +147,143 @@ def reconstruct(
 ) -> Reconstruction:
     """Sample imputed grids under every feasible reading of the study.
 
-    The leanest `Roof` under which any index fits supplies the grids that carry weight; "free T per cell" supplies
-    grids of weight 0 for sensitivity. Each part is seeded by its own name, so that any subset gives the same draws.
+    The first of `WEIGHTED` is run under every reading, the second under `FEW`; both carry weight. Grids under the
+    rougher of `DISCREPANCIES` have weight 0. Each part is seeded by its own name, so that any subset gives the same
+    draws.
 
     Parameters
     ----------
     per_index : int
-        Grids kept per index; a third as many for the sensitivity roof.
+        Grids kept per index.
     folder : Path, optional
         Where finished parts are kept, so that an interrupted run resumes; nothing is kept if None.
     """
     figures = figures or PublishedFigures.load()
     intervals = targets(figures)
-    tried: list[tuple[Index, list[Part]]] = []
+    tried: list[Tried] = []
 
-    def sampled(indices: Sequence[Index]) -> list[Index]:
-        """Those that are feasible."""
-        asked = [(i, intervals, gpus, _seed_of(i, gpus, seed)) for i in indices for gpus in parts_of(i)]
-        given: dict[str, Any] = {"jobs": jobs, "progress": progress, "folder": folder, "desc": indices[0].roof.name}
-        parts = iter(sample_parts(asked, effort, **given))
-        tried.extend((index, [next(parts) for _ in parts_of(index)]) for index in indices)
-        return [index for index, own in tried[-len(indices) :] if all(p.q.size for p in own)]
+    def run(tasks: Sequence[tuple[Index, Sequence[Piece]]], *, search: bool = False) -> list[Tried]:
+        asked = [(i, intervals, piece, _seed_of(i, piece, seed)) for i, pieces in tasks for piece in pieces]
+        given: dict[str, Any] = {"jobs": jobs, "progress": progress, "folder": folder, "desc": tasks[0][0].roof.name}
+        parts = iter(sample_parts(asked, effort, search=search, **given))
+        return [(index, [(piece, next(parts)) for piece in pieces]) for index, pieces in tasks]
 
-    chosen = ROOFS[-1]
-    for roof in ROOFS[:-1]:
-        # Leftovers of any shape can be reached under either discrepancy prior: one is enough to try a lean roof.
-        feasible = sampled([Index(g, r, roof, DISCREPANCIES[0]) for g in GRIDS for r in READINGS])
-        if feasible:
-            chosen = roof
-            sampled([Index(i.grid, i.reading, roof, DISCREPANCIES[1]) for i in feasible])
-            break
-    sampled([Index(g, r, ROOFS[-1], DISCREPANCIES[0]) for g in GRIDS for r in ("median", "smallest batch")])
-    return _collect(tried, chosen.name, figures, intervals, per_index, seed)
+    main, free = WEIGHTED
+    # What no start reaches without order is infeasible with it.
+    tried += run([(Index(GRIDS[0], r, roof, UNORDERED[1]), (Piece(),)) for roof in ROOFS[:2] for r in FEW], search=True)
+    excluded = _excluded(figures)
+    tried += run([(Index(g, r, main, UNORDERED[1]), (PIECES[-1],)) for g in GRIDS for r in excluded], search=True)
+    # The mixture's steps are flat: ordered grids of it exist under some readings alone.
+    readings = [(g, r) for g in GRIDS for r in READINGS if r not in excluded]
+    mixtures = run([(Index(g, r, main, DISCREPANCIES[0]), (PIECES[1],)) for g, r in readings])
+    tried += [one for one in mixtures if not one[1][0][1].q.size]
+    tried += run([(index, PIECES) for index, ((_, part),) in mixtures if part.q.size])
+    tried += run([(Index(g, r, free, DISCREPANCIES[0]), PIECES) for g in GRIDS for r in FEW])
+    tried += run([(Index(g, r, main, DISCREPANCIES[1]), PIECES) for g in GRIDS for r in FEW])
+    # One set of constants per GPU: the H100 alone tells whether classes share them.
+    tried += run([(Index(GRIDS[0], FEW[0], ROOF, DISCREPANCIES[0]), (Piece((H100,)),))])
+    return _collect(tried, figures, intervals, per_index, seed)
 
 
-def _seed_of(index: Index, gpus: tuple[str, ...], seed: int) -> list[int]:
-    digest = hashlib.sha256(repr((index.labels(), gpus)).encode()).digest()
+def _excluded(figures: PublishedFigures) -> list[str]:
+    """Offset readings, means over all cells, that need steps farther apart than `RATIO` (`bounds.exclusions`)."""
+    far = exclusions(figures)[f"{SMALL}/{A100}: steps under a mean offset"].low > RATIO
+    return ["mean", "relative least squares"] if far else []
+
+
+FEW = ("median",)
+"""Readings of what is not run under all."""
+
+type Tried = tuple[Index, Sequence[tuple[Piece, Part]]]
+
+
+def _seed_of(index: Index, piece: Piece, seed: int) -> list[int]:
+    digest = hashlib.sha256(repr((index.labels(), piece.gpus, piece.models)).encode()).digest()
     return [seed, *np.frombuffer(digest[:8], dtype=np.uint32).tolist()]
 
 
+def complete(one: Tried) -> bool:
+    """Whether all pieces of an index have draws."""
+    index, parts = one
+    return [piece for piece, _ in parts] == list(pieces_of(index)) and all(part.q.size for _, part in parts)
+
+
+def log_bayes_factor(part: Part, rng: np.random.Generator) -> float:
+    """Log Bayes factor of a roof against the same roof with a factor on T per model, from draws of the latter.
+
+    The first is the second with all factors 1: posterior over prior density of their latents at 0 (Savage and Dickey),
+    both by a normal through the draws, the prior's restricted to possible grids.
+    """
+    t = part.inversion.tables
+    blocks, first = len(part.inversion.blocks), t.constants * t.sets
+    size = (t.unknowns - first) // blocks
+    at = first + size * np.arange(blocks) + 2 + CELLS
+    prior = prior_draws(part.inversion, 2000, rng)
+    weight = np.exp(prior.log_weight - prior.log_weight.max())
+    posterior = part.q.reshape(-1, part.q.shape[-1])[:, at]
+    return _log_density_at_0(posterior, np.ones(len(posterior))) - _log_density_at_0(prior.q[:, at], weight)
+
+
+def _log_density_at_0(draws: Array, weight: Array) -> float:
+    mean = np.average(draws, axis=0, weights=weight)
+    covariance = np.atleast_2d(np.cov(draws.T, aweights=weight))
+    _, log_determinant = np.linalg.slogdet(2.0 * np.pi * covariance)
+    return float(-0.5 * (log_determinant + mean @ np.linalg.solve(covariance, mean)))
+
+
+def roof_weights(tried: Sequence[Tried], seed: int) -> tuple[dict[str, float], float]:
+    """Posterior weights of the roofs of `WEIGHTED`, equally likely a priori, given the figures.
+
+    Returns
+    -------
+    weights : mapping of roof name to weight
+    log_bf : float
+        Mean log Bayes factor of the first against the second over the indices of the second, with which it is made.
+    """
+    main, free = WEIGHTED
+    rng = np.random.default_rng([seed, 2])
+    logs = [
+        sum(log_bayes_factor(part, rng) for _, part in one[1])
+        for one in tried
+        if one[0].roof == free and one[0].discrepancy == DISCREPANCIES[0] and complete(one)
+    ]
+    log_bf = float(np.mean(logs)) if logs else np.inf
+    share = float(expit(log_bf))
+    return {main.name: share, free.name: 1.0 - share}, log_bf
+
+
 def _collect(
-    tried: Sequence[tuple[Index, Sequence[Part]]],
-    chosen: str,
-    figures: PublishedFigures,
-    intervals: Intervals,
-    per_index: int,
-    seed: int,
+    tried: Sequence[Tried], figures: PublishedFigures, intervals: Intervals, per_index: int, seed: int
 ) -> Reconstruction:
     import pandas as pd
 
     frames: list[pd.DataFrame] = []
     diagnostics, checks = [], []
-    weighted = sum(i.roof.name == chosen and all(p.q.size for p in parts) for i, parts in tried)
+    weights, _ = roof_weights(tried, seed)
+    drawn = []
     for index, parts in tried:
-        for gpus, part in zip(parts_of(index), parts, strict=True):
+        for piece, part in parts:
             diagnostics.append(
                 index.labels()
-                | {"gpus": " + ".join(gpus), "feasible": bool(part.q.size), "worst_figure": part.worst_row}
+                | {"gpus": piece.label, "feasible": bool(part.q.size), "worst_figure": part.worst_row}
                 | {name: getattr(part, name) for name in STORED if name not in ("q", "worst_row")}
             )
-        if not all(part.q.size for part in parts):
-            continue
-        wanted = per_index if index.roof.name == chosen else max(1, per_index // 3)
-        draws = assemble(parts, intervals, wanted, [*_seed_of(index, SKUS, seed), 1])
+        if complete((index, parts)):
+            own = [part for _, part in parts]
+            draws = assemble(own, intervals, per_index, [*_seed_of(index, Piece(), seed), 1])
+            if len(draws[0]):
+                drawn.append((index, own, draws))
+    weighted = Counter(i.roof.name for i, _, _ in drawn if i.discrepancy == DISCREPANCIES[0])
+    for index, own, draws in drawn:
         count = len(draws[0])
-        weight = 1.0 / (weighted * count) if index.roof.name == chosen and count else 0.0
+        of_roof = weights.get(index.roof.name, 0.0) if index.discrepancy == DISCREPANCIES[0] else 0.0
+        weight = of_roof / (weighted[index.roof.name] * count) if of_roof else 0.0
         for k in range(count):
-            own = [(part.inversion, q[[k]]) for part, q in zip(parts, draws, strict=True)]
-            frame = pd.concat([_frame(*one) for one in own], ignore_index=True)
+            one = [(part.inversion, q[[k]]) for part, q in zip(own, draws, strict=True)]
+            frame = pd.concat([_frame(*piece) for piece in one], ignore_index=True)
             labels: dict[str, Any] = {"imputation": len(frames), **index.labels(), "weight": weight}
             frames.append(frame.assign(**labels)[[*labels, *frame.columns]])
-            found = {name: float(value[0]) for inversion, q in own for name, value in inversion.figures(q).items()}
+            found = {name: float(value[0]) for inversion, q in one for name, value in inversion.figures(q).items()}
             checks.append((weight, found | _followed(frame, found)))
     return Reconstruction(pd.concat(frames, ignore_index=True), pd.DataFrame(diagnostics), _returned(figures, checks))
 

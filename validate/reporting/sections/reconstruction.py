@@ -63,11 +63,11 @@ def imputed_grids(found: Record | None) -> Section:
     def parts(caption: str, rows: Sequence[Record], *keys: str) -> tuple[Block, ...]:
         return records(caption, [{key: row[key] for key in (*READING, "gpus", *keys)} for row in rows], heads=3)
 
-    tried = "Parts that can print their figures; R-hat and ESS are of their chains"
-    failed = "Infeasible parts; misfit in half-widths of the rounding at the figure at fault"
+    tried = "Parts that can print their figures; log_ml is of one ladder, R-hat and ESS are of their chains"
+    failed = "Parts that did not reach their figures; misfit in half-widths of the rounding at the figure at fault"
     covered = "Share of simulated studies whose true values the intervals cover"
     below = (
-        Section("Feasible readings", parts(tried, feasible, "arrived", "acceptance", "rhat", "ess")),
+        Section("Feasible readings", parts(tried, feasible, "log_ml", "arrived", "acceptance", "rhat", "ess")),
         Section("Infeasible readings", parts(failed, infeasible, "least_misfit", "worst_figure")),
         _returned(found["figures"]),
         Section("Acceptance on simulated studies", records(covered, found.get("acceptance") or [])),
