@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "validate.measurements": "specs roof common",
     "validate.study": "specs roof floor common measurements",
     "validate.presentation": "common estimates",
-    "validate.published": "specs roof floor common",
+    "validate.published": "specs roof floor inference common",
     "validate.comparison": "specs roof floor inference common estimates presentation published",
     "validate.fitting": "specs roof floor inference calibration common estimates study published",
     "validate.hypotheses": "specs roof floor common estimates measurements study presentation published",

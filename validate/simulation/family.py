@@ -1,6 +1,6 @@
 """Simulated families beside an anchor whose calibration is right: what `transfer` is tested and calibrated on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,11 +20,14 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import SIMULATED
 from rooffloor.validate.hypotheses.error_rates import NOISE
 from rooffloor.validate.published.printed_figures import ANCHOR, SIBLING, SKUS
-from rooffloor.validate.simulation.hypotheses import CONSTANTS, GRID, cells_of
+from rooffloor.validate.simulation.constants import NAMES, anchor_constants
+from rooffloor.validate.simulation.hypotheses import CONSTANTS, GRID, cells_of, smooth_leftover
 from rooffloor.validate.transfer.family_fit import Family, family
 
 type Array = NDArray[np.float64]
 type Grid = tuple[tuple[int, int], ...]
+type Study = tuple[ModelShapes, Cells, dict[str, GpuSpec], Calibration]
+"""A family's shapes, cells and GPUs, and the calibration that judges it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,15 @@ class Planted:
     noise : float
         Relative sd of a step.
     q : float
-        Overlap of floors and T_gpu; 1: added.
+        Overlap of floors and T_gpu; 1: added, 0: the maximum.
+    judged : str
+        How the calibration takes floors to join, a key of `structures.COMBINE`; empty: as they do.
+    unknown : bool
+        Whether the constants are drawn anew for each data set and known from the anchor's cells alone, as posterior;
+        else they are `hypotheses.CONSTANTS`, and known.
+    leftover : float
+        Relative sd of what the roof leaves over, a smooth function of log B and log L: half of its variance is common
+        to all pairs, a quarter to the cells of a model, and a quarter is a pair's own.
     """
 
     model: str = SIBLING
@@ -59,11 +70,19 @@ class Planted:
     on: tuple[str, ...] = ()
     noise: float = NOISE
     q: float = 1.0
+    judged: str = ""
+    unknown: bool = False
+    leftover: float = 0.0
+
+    @property
+    def join(self) -> FloorStructure:
+        """How floors join in truth."""
+        return FloorStructure("gpu, model", "added" if self.q == 1.0 else "overlapped")
 
     @property
     def combine(self) -> str:
         """How the calibration takes floors to join."""
-        return "added" if self.q == 1.0 else "overlapped"
+        return self.judged or self.join.combine
 
 
 def planted(
@@ -82,16 +101,35 @@ def planted(
         Judges all of them; the constants and anchor's floors of one of its draws are true in each. Default: one with
         the true constants (`hypotheses.CONSTANTS`) and floors fitted to simulated cells of the anchor.
     """
-    found = []
-    for _ in range(sets):
-        made = measured(truth, rng, draws) if calibration is None else _of_draw(truth, calibration, rng)
-        found.append(family(*made, rng, label=SIMULATED))
-    return found
+    return [
+        family(*made, rng, label=SIMULATED) for made in studies(truth, rng, sets, draws=draws, calibration=calibration)
+    ]
 
 
-def _of_draw(
-    truth: Planted, calibration: Calibration, rng: np.random.Generator
-) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Calibration]:
+def studies(
+    truth: Planted,
+    rng: np.random.Generator,
+    sets: int,
+    *,
+    draws: int = 300,
+    calibration: Calibration | None = None,
+) -> list[Study]:
+    """Data sets in which the truth holds, each with its calibration; parameters as `planted`."""
+    if calibration is not None:
+        return [_of_draw(truth, calibration, rng) for _ in range(sets)]
+    if not truth.unknown:
+        return [measured(truth, rng, draws) for _ in range(sets)]
+    made = [_made(truth, rng, _any_constants(rng)) for _ in range(sets)]
+    steps = np.stack([np.asarray(anchor.step_ms, dtype=float) for anchor, _ in made])
+    work = stack_work(made[0][0])
+    known = anchor_constants(work, made[0][0].gpu_code, steps, rng, draws=draws)
+    return [
+        _calibrated(truth, *cells, dict(zip(NAMES, values.T, strict=True)), rng)
+        for cells, values in zip(made, known.values, strict=True)
+    ]
+
+
+def _of_draw(truth: Planted, calibration: Calibration, rng: np.random.Generator) -> Study:
     """Arguments of `family.family` where one draw of the calibration is the truth."""
     one = calibration.rows(rng.choice(len(calibration.weight), 1, p=calibration.weight))
     shapes = model_catalog.load(truth.model)
@@ -117,26 +155,57 @@ def _slower(efficiency: Efficiency, truth: Planted) -> Efficiency:
     )
 
 
-def measured(
-    truth: Planted, rng: np.random.Generator, draws: int
-) -> tuple[ModelShapes, Cells, dict[str, GpuSpec], Calibration]:
-    """Arguments of `family.family` for one data set."""
+def measured(truth: Planted, rng: np.random.Generator, draws: int) -> Study:
+    """Arguments of `family.family` for one data set beside known constants."""
+    constants = {name: np.full(draws, getattr(CONSTANTS, name)) for name in NAMES}
+    return _calibrated(truth, *_made(truth, rng, CONSTANTS), constants, rng)
+
+
+def _any_constants(rng: np.random.Generator) -> Efficiency:
+    """True constants of one data set: wherever those of real stacks may lie."""
+    bandwidth, attention, tokens = rng.uniform(0.7, 0.9), rng.uniform(0.55, 0.85), rng.uniform(0.0, 500.0)
+    return replace(CONSTANTS, eta_bw=bandwidth, eta_fa=attention, l_half=tokens)
+
+
+def _made(truth: Planted, rng: np.random.Generator, right: Efficiency) -> tuple[Cells, Cells]:
+    """Measured cells of the anchor and of the family."""
     floor = rng.uniform(2.0, 6.0, len(truth.gpus))
-    anchor = _steps(ANCHOR, GRID, truth, floor, CONSTANTS, ())
-    slower = _slower(CONSTANTS, truth)
-    own = _steps(truth.model, truth.grid, truth, floor, slower, truth.on or truth.gpus)
+    anchor = _steps(ANCHOR, GRID, truth, floor, right, right, ())
+    own = _steps(truth.model, truth.grid, truth, floor, right, _slower(right, truth), truth.on or truth.gpus)
+    left = _leftovers(truth, rng)
     anchor, own = (
-        replace(c, step_ms=np.asarray(c.step_ms) * (1.0 + truth.noise * rng.standard_normal(len(c))))
-        for c in (anchor, own)
+        replace(c, step_ms=np.asarray(c.step_ms) * (1.0 + over + truth.noise * rng.standard_normal(len(c))))
+        for c, over in zip((anchor, own), left, strict=True)
     )
+    return anchor, own
+
+
+def _leftovers(truth: Planted, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Relative leftovers of the anchor's cells and of the family's, [cell]."""
+    K = len(truth.gpus)
+    if not truth.leftover:
+        return np.zeros(K * len(GRID)), np.zeros(K * len(truth.grid))
+    common, *models = smooth_leftover(rng, 3, 1)
+    pairs = smooth_leftover(rng, 2, K)
+    anchor, own = (
+        truth.leftover * (np.sqrt(0.5) * common + 0.5 * model + 0.5 * pair)
+        for model, pair in zip(models, pairs, strict=True)
+    )
+    return anchor.ravel(), own[:, [GRID.index(cell) for cell in truth.grid]].ravel()
+
+
+def _calibrated(
+    truth: Planted, anchor: Cells, own: Cells, constants: Mapping[str, Array], rng: np.random.Generator
+) -> Study:
+    """The data set with the calibration that the anchor's cells and draws of the constants make."""
     specs = {gpu: gpu_catalog.load(gpu) for gpu in truth.gpus}
-    constants = {name: np.full(draws, getattr(CONSTANTS, name)) for name in ("eta_tc", "eta_bw", "eta_fa", "l_half")}
     shapes = model_catalog.load(ANCHOR)
+    count = len(next(iter(constants.values())))
     calibration = of_anchor(
         anchor,
         shapes,
         default_class(shapes),
-        constants,
+        {"eta_tc": np.full(count, CONSTANTS.eta_tc), **constants},
         specs,
         rng,
         combine=truth.combine,
@@ -146,12 +215,19 @@ def measured(
     return model_catalog.load(truth.model), own, specs, calibration
 
 
-def _steps(model: str, grid: Grid, truth: Planted, floor: Array, efficiency: Efficiency, wrong: Sequence[str]) -> Cells:
+def _steps(
+    model: str,
+    grid: Grid,
+    truth: Planted,
+    floor: Array,
+    right: Efficiency,
+    efficiency: Efficiency,
+    wrong: Sequence[str],
+) -> Cells:
     """The true steps of one model; `wrong` names the GPUs where its roof errs."""
     cells = cells_of([(model, gpu) for gpu in truth.gpus], grid)
     work = stack_work(cells)
-    said, off = work_ms(work, CONSTANTS), np.isin(cells.gpu, wrong)
+    said, off = work_ms(work, right), np.isin(cells.gpu, wrong)
     true = np.where(off, work_ms(work, efficiency), said)
     own = floor[cells.gpu_code] + truth.floor_ms * off
-    step = FloorStructure("gpu, model", truth.combine).step_ms(true, own, truth.q)
-    return replace(cells, step_ms=np.asarray(step))
+    return replace(cells, step_ms=np.asarray(truth.join.step_ms(true, own, truth.q)))

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from rooffloor.models.calibration.anchor import rejoined
-from rooffloor.models.calibration.draws import Calibration, units
+from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.files import written
 from rooffloor.validate.estimates.cell_draws import IMPUTED
+from rooffloor.validate.estimates.estimate import estimates
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.fitting.calibration import calibrated
 from rooffloor.validate.measurements.csvfile import table_text
@@ -28,31 +28,39 @@ from rooffloor.validate.measurements.given_specs import load_gpu, load_model
 from rooffloor.validate.measurements.load import Measurements
 from rooffloor.validate.measurements.one_model import OwnRows, named_in
 from rooffloor.validate.study.margins import Margins
-from rooffloor.validate.transfer import domain, error_rates, family_fit, page, words
+from rooffloor.validate.transfer import domain, error_rates, page, words
 from rooffloor.validate.transfer.family_fit import Family
+from rooffloor.validate.transfer.joins import over_joins
 from rooffloor.validate.transfer.plan.advice import say_deciding
 from rooffloor.validate.transfer.plan.deciding import deciding, goal_of
 from rooffloor.validate.transfer.plan.outlook import OVERLAP, SHAPE, Cell
 from rooffloor.validate.transfer.statements import (
     FLOOR_OR_WEIGHTS,
     INDISTINGUISHABLE,
+    JOINS,
     MISMATCH,
     RECALIBRATE,
+    STATED,
     TRANSFERS,
     UNDECIDED,
     VERDICTS,
 )
-from rooffloor.validate.transfer.verdict import Verdict, judge
+from rooffloor.validate.transfer.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["INDISTINGUISHABLE", "MISMATCH", "RECALIBRATE", "TRANSFERS", "UNDECIDED", "VERDICTS", "Check", "check"]
-
-JOINS = ("added", "overlapped")
-"""Ways of joining floors under which every family is judged."""
-BESIDE = 200
-"""Draws of the calibration whose anchor is fitted anew under each way of joining floors."""
+__all__ = [
+    "INDISTINGUISHABLE",
+    "MISMATCH",
+    "RECALIBRATE",
+    "STATED",
+    "TRANSFERS",
+    "UNDECIDED",
+    "VERDICTS",
+    "Check",
+    "check",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +104,7 @@ class Check:
         question = self.data["overall"]["undecided"] or {MISMATCH: "slope"}.get(self.verdict, "level")
         if self.verdict == INDISTINGUISHABLE:
             question = FLOOR_OR_WEIGHTS
-        goal = OVERLAP if question.startswith("joins") else goal_of(question)
+        goal = OVERLAP if question.startswith(JOINS) else goal_of(question)
         return OVERLAP if goal == SHAPE and self.calibration.combine != "added" else goal
 
     @property
@@ -109,7 +117,7 @@ class Check:
         rows = []
         for row in (*self.data["per_sku"], self.data["overall"]):
             flat = {"gpu": row["gpu"], "verdict": row["verdict"]}
-            flat |= {f"P({v})": row["probabilities"][v] for v in VERDICTS}
+            flat |= {f"P({v})": row["probabilities"][v] for v in STATED}
             for name in ("slope", "floor_above_anchor", "difference", "level"):
                 estimate = row.get(name)
                 low, high = estimate["intervals"]["90"] if estimate else (None, None)
@@ -216,19 +224,9 @@ def check(
     known = replace(own, name=domain.known_model(own, given)[0])
     renamed, specs = _as_calibrated(cells, specs, given)
     rng = np.random.default_rng(seed)
-    judged: dict[str, Verdict] = {}
-    evidence: dict[str, float] = {}
-    families: dict[str, Family] = {}
-    few = given.rows(units(given, min(BESIDE, len(given.weight))))
-    for combine in dict.fromkeys((given.combine, *JOINS)):
-        anew, evidence[combine] = rejoined(few, combine, rng)
-        joined = given if combine == given.combine else anew
-        families[combine] = family_fit.family(known, renamed, specs, joined, rng, klass=klass, label=found.label)
-        judged[combine] = judge(families[combine], margins)
-        evidence[combine] += judged[combine].data["overall"]["log_evidence"]
-    result, joins = _settled(judged, evidence, given.combine, margins)
-    chosen = families[given.combine]
-    rows = _rows(chosen, repeats, given)
+    result, joins, chosen = over_joins(known, renamed, specs, given, rng, margins, klass=klass, label=found.label)
+    counts = dict(zip(_keys(renamed), repeats, strict=True))
+    rows = _rows(chosen, counts, given)
     fewest = min(int((renamed.gpu == g).sum()) for g in renamed.gpus)
     data = {
         **result.data,
@@ -262,68 +260,43 @@ def _as_calibrated(
     )
 
 
-def _settled(
-    judged: Mapping[str, Verdict], evidence: Mapping[str, float], own: str, margins: Margins
-) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict under the calibration's way of joining floors, and what each way says.
-
-    Undecided where another way cannot be ruled out and says something else. Ways are equally probable before the cells
-    are seen.
-    """
-    top = max(evidence.values())
-    total = sum(np.exp(e - top) for e in evidence.values())
-    joins = {
-        name: {
-            "verdict": one.verdict,
-            "probabilities": one.probabilities,
-            "posterior": float(np.exp(evidence[name] - top) / total),
-            "anchor_level": one.data["overall"]["level"]["value"] - one.data["overall"]["difference"]["value"],
-        }
-        for name, one in judged.items()
-    }
-    result = judged[own]
-    rivals = [
-        name
-        for name, one in joins.items()
-        if one["verdict"] not in (result.verdict, UNDECIDED) and one["posterior"] > 1.0 - margins.probability
-    ]
-    if result.verdict == UNDECIDED or not rivals:
-        return result, joins
-    why = f"joins: {result.verdict} if floors are {own}, {joins[rivals[0]]['verdict']} if they are {rivals[0]}"
-    overall = result.data["overall"] | {"verdict": UNDECIDED, "undecided": why}
-    sentences = [f"Undecided, since it depends on how floors join ({why[7:]}).", *result.data["sentences"]]
-    return Verdict(result.data | {"verdict": UNDECIDED, "overall": overall, "sentences": sentences}), joins
-
-
 # ---- what is said ---------------------------------------------------------------------------------------------------
 
 
-def _rows(found: Family, repeats: Sequence[int], calibration: Calibration) -> list[dict[str, Any]]:
-    """Measured and predicted step of every cell."""
-    draws = found.draws
-    predicted = draws.gpu_ms + draws.anchor_floor_ms
-    rows = []
-    for k, i in enumerate(np.flatnonzero(draws.cells.model == found.model)):
-        step = float(draws.step_ms[0, i])
-        mean = draws.estimate(predicted[:, i], "step as calibrated: T_gpu + the anchor's floor", "ms")
-        own = draws.estimate(draws.mean_ms[:, i], "mean step with the family's own floor", "ms")
-        rows.append(
-            {
-                "gpu": str(draws.cells.gpu[i]),
-                "batch": float(draws.cells.batch[i]),
-                "context": float(draws.cells.context[i]),
-                "step_ms": step,
-                "repeats": int(repeats[k]),
-                "predicted": mean.data,
-                "own_floor": own.data,
-                "gpu_ms": float(draws.weight @ draws.gpu_ms[:, i]),
-                "error_percent": 100.0 * (mean.value / step - 1.0),
-                "outside": domain.cell_reasons(
-                    calibration, found.shapes, float(draws.cells.batch[i]), float(draws.cells.context[i])
-                ),
-            }
+type _Key = tuple[str, float, float]
+"""GPU, batch and context of a cell."""
+
+
+def _keys(cells: Cells) -> list[_Key]:
+    return list(zip(cells.gpu.tolist(), cells.batch.tolist(), cells.context.tolist(), strict=True))
+
+
+def _rows(found: Family, repeats: Mapping[_Key, int], calibration: Calibration) -> list[dict[str, Any]]:
+    """Measured and predicted step of every cell, by GPU."""
+    draws = found.draws.where(found.draws.cells.model == found.model)
+    about = draws.weight, draws.unit
+    means = estimates(
+        draws.gpu_ms + draws.anchor_floor_ms, *about, "step as calibrated: T_gpu + the anchor's floor", "ms"
+    )
+    own = estimates(draws.mean_ms, *about, "mean step with the family's own floor", "ms")
+    gpu_ms = (draws.weight @ draws.gpu_ms).tolist()
+    return [
+        {
+            "gpu": key[0],
+            "batch": key[1],
+            "context": key[2],
+            "step_ms": step,
+            "repeats": int(repeats[key]),
+            "predicted": mean.data,
+            "own_floor": of_own.data,
+            "gpu_ms": T,
+            "error_percent": 100.0 * (mean.value / step - 1.0),
+            "outside": domain.cell_reasons(calibration, found.shapes, *key[1:]),
+        }
+        for key, step, mean, of_own, T in zip(
+            _keys(draws.cells), draws.step_ms[0].tolist(), means, own, gpu_ms, strict=True
         )
-    return rows
+    ]
 
 
 def _calibration(p: Calibration) -> dict[str, Any]:
@@ -389,7 +362,7 @@ def _deciding(
 ) -> dict[str, Any] | None:
     """Which further cells would help most with what is open."""
     question = FLOOR_OR_WEIGHTS if result.verdict == INDISTINGUISHABLE else result.data["overall"]["undecided"]
-    if question is None or question.startswith("joins"):
+    if question is None or question.startswith(JOINS):
         return None
     cells = [Cell(r["gpu"], r["batch"], r["context"], r["step_ms"]) for r in rows]
     found = deciding(shapes, list(specs.values()), cells, calibration, question, seed=seed)

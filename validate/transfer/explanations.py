@@ -40,12 +40,14 @@ MECHANISMS = {
     "kv": "the KV cache's bandwidth or its bytes per token (eta_fa)",
     "l_half": "attention's time per sequence, whatever the context (L_half)",
     "query_heads": "whether its query heads or the cache's bandwidth bind attention (rho_q)",
-    "missing_batch_kernel": "a missing kernel whose time grows with the batch",
+    "missing_batch_kernel": "time that grows with the batch (a missing kernel, or the host's per sequence)",
     "eta_tc": "the speed of matrix products that are bound by compute (eta_tc)",
     **{f"experts: {name}": f"how many experts are read, {name} ones instead" for name in EXPERTS},
 }
 """Errors of T_gpu that are tried, in the order in which they are named where several have one column."""
 
+BY_SEQUENCE = ("l_half", "missing_batch_kernel")
+"""Time per sequence, whatever the context: the host's, as part of the floor, looks the same."""
 ANCHORS, OWN = "the anchor's", "its own"
 FLOOR_BETWEEN_MS = DEFAULT_PRIORS.floor_sd_pair_ms
 """Scale of the half-Cauchy between-GPU sd of the floor less the anchor's, ms."""
@@ -53,6 +55,12 @@ BETWEEN_SIZE = 0.5
 """Scale of the half-Cauchy between-GPU sd of slopes and errors, in margins."""
 NODES = 6
 """Points of each half-Cauchy, at equally likely places."""
+SMOOTH, REACH = (0.0, 0.5, 0.9), 1.0
+"""Shares of the noise's variance that are a smooth function of log B and log L, equally likely, and the distance over
+which that stays alike, in factors of e. What a roofline leaves over comes back with every measurement, and in part on
+every GPU; taken as noise of each cell by itself it makes errors of T_gpu look certain."""
+SMOOTH_LEFT = 1e-4
+"""Directions of the smooth leftover with a smaller share of its variance are left out."""
 ALIKE = 0.995
 """Errors whose columns have at least this cos² are one explanation."""
 
@@ -129,6 +137,8 @@ class Gap:
         Root of the posterior covariance of the step under the anchor's floor: R R', ms².
     known_sd_ms : array [cell]
         Known measurement uncertainty.
+    smooth : array [cell, direction]
+        Root of the correlation of a smooth leftover, common to the GPUs.
     scale_ms : array [cell]
         sd of a step at a relative noise of 1, ms; a GPU that leaves more over than the others has a larger one.
     noise : (median, sd of the logarithm)
@@ -144,6 +154,7 @@ class Gap:
     floor: Array
     root_ms: Array
     known_sd_ms: Array
+    smooth: Array
     scale_ms: Array
     noise: tuple[float, float]
     sku: NDArray[np.int64]
@@ -155,6 +166,7 @@ class Gap:
         return replace(
             self,
             **{name: getattr(self, name)[keep] for name in ("gap_ms", "floor", "root_ms", "known_sd_ms", "scale_ms")},
+            smooth=self.smooth[keep],
             sku=np.unique(self.sku[keep], return_inverse=True)[1],
             columns={name: column[keep] for name, column in self.columns.items()},
         )
@@ -209,7 +221,29 @@ def gap(family: "Family", masks: Sequence[Mask], join: Join | None = None) -> Ga
         left_over = y - join.step_ms[order] + floor * join.above_ms[order]
         columns = {name: column * join.by_gpu_ms[order] for name, column in columns.items()}
     columns, names = _distinct(columns, 1.0 / scale)
-    return Gap(left_over, floor, root, family.known_sd_ms[order], scale, noise, sku, columns, names)
+    smooth = _smooth(np.log(draws.cells.batch[order]), np.log1p(draws.cells.context[order]))
+    return Gap(left_over, floor, root, family.known_sd_ms[order], smooth, scale, noise, sku, columns, names)
+
+
+def _smooth(log_batch: Array, log_context: Array) -> Array:
+    """Root [cell, direction] of exp(-d²/2 `REACH`²), d the distance of two cells in (log B, log L).
+
+    From points on a grid, a `REACH` apart, so that its size does not grow with the cells.
+    """
+
+    def along(x: Array) -> Array:
+        points = np.linspace(x.min(), x.max(), 1 + int(np.ceil(np.ptp(x) / REACH)))
+
+        def kernel(a: Array, b: Array) -> Array:
+            return np.asarray(np.exp(-0.5 * ((a[:, None] - b) / REACH) ** 2))
+
+        root = np.linalg.cholesky(kernel(points, points) + 1e-6 * np.eye(len(points)))
+        return np.asarray(np.linalg.solve(root, kernel(points, x)).T)
+
+    root = (along(log_batch)[:, :, None] * along(log_context)[:, None]).reshape(len(log_batch), -1)
+    size, axes = np.linalg.eigh(root.T @ root)
+    keep = size > SMOOTH_LEFT * size.sum()
+    return np.asarray(root @ axes[:, keep])
 
 
 def _compressed(root: Array) -> Array:
@@ -270,7 +304,7 @@ def error_columns(
 def _columns(family: "Family", order: NDArray[np.int64], sku: NDArray[np.int64], T: Array) -> dict[str, Array]:
     """Column of each error, ms."""
     cells = family.draws.cells
-    found, names = {WHOLE: T}, cells.gpu[order]
+    found, names = dict[str, Array](), cells.gpu[order]
     for gpu in dict.fromkeys(names.tolist()):
         at = order[names == gpu]
         axes = cells.batch[at], cells.context[at]
@@ -376,18 +410,20 @@ class _Told:
         K, median, sd = gap.members.shape[1], *gap.noise
         sizes = [gap.members * gap.floor[:, None], *(gap.members * column[:, None] for column in gap.columns.values())]
         table = np.concatenate([gap.gap_ms[:, None], *sizes], -1)
-        z = np.linspace(-4.0, 6.0, 61)  # of the logarithm's sd: misfits need a noise far above the anchor's
-        sigma = median * np.exp(sd * z)
-        known = np.concatenate([table, gap.root_ms], -1)
+        one = np.linspace(-4.0, 6.0, 61)  # of the logarithm's sd: misfits need a noise far above the anchor's
+        z, share = np.tile(one, len(SMOOTH)), np.repeat(SMOOTH, len(one))
         gram, log_size = np.empty((len(z), table.shape[1], table.shape[1])), np.empty(len(z))
-        for k, one in enumerate(sigma):  # the inverse of diag(v) + R R', by Woodbury
-            variance = variance_ms2(gap.scale_ms, one, known_sd_ms=gap.known_sd_ms)
-            whole = (known.T / variance) @ known
+        smooth = gap.smooth * gap.scale_ms[:, None]
+        for k, (sigma, part) in enumerate(zip(median * np.exp(sd * z), share, strict=True)):
+            variance = variance_ms2(gap.scale_ms, sigma * np.sqrt(1.0 - part), known_sd_ms=gap.known_sd_ms)
+            roots = [gap.root_ms, sigma * np.sqrt(part) * smooth] if part else [gap.root_ms]
+            known = np.concatenate([table, *roots], -1)
+            whole = (known.T / variance) @ known  # the inverse of diag(v) + R R', by Woodbury
             n = table.shape[1]
             inner = whole[n:, n:] + np.eye(whole.shape[0] - n)
             gram[k] = whole[:n, :n] - whole[:n, n:] @ np.linalg.solve(inner, whole[n:, :n])
             log_size[k] = np.log(variance).sum() + np.linalg.slogdet(inner)[1]
-        log_noise = -0.5 * z**2 + np.log((z[1] - z[0]) / np.sqrt(2 * np.pi))
+        log_noise = -0.5 * z**2 + np.log((one[1] - one[0]) / (np.sqrt(2 * np.pi) * len(SMOOTH)))
         log_noise = log_noise - 0.5 * (log_size + len(gap.sku) * np.log(2 * np.pi))
         return cls(tuple(gap.columns), K, gram, log_noise)
 

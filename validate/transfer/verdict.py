@@ -21,12 +21,13 @@ from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.estimates.estimate import LEVELS, Estimate, tails
 from rooffloor.validate.hypotheses.h3 import PRIOR_SCALES, SLOPE_SD
-from rooffloor.validate.hypotheses.level import by_unit, level_error, pooled_below
+from rooffloor.validate.hypotheses.level import by_unit, correlation_by_unit, level_error, pooled_below
 from rooffloor.validate.hypotheses.slope import slope
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import words
 from rooffloor.validate.transfer.explanations import (
     BETWEEN_SIZE,
+    BY_SEQUENCE,
     MECHANISMS,
     OWN,
     WEIGHTS,
@@ -38,10 +39,13 @@ from rooffloor.validate.transfer.explanations import (
 )
 from rooffloor.validate.transfer.family_fit import Family
 from rooffloor.validate.transfer.statements import (
+    ERROR_OR_BATCH,
     FLOOR_OR_ERROR,
     FLOOR_OR_WEIGHTS,
     INDISTINGUISHABLE,
     MISMATCH,
+    NONE,
+    OF_SEVERAL,
     RECALIBRATE,
     SLOPE,
     TRANSFERS,
@@ -49,6 +53,7 @@ from rooffloor.validate.transfer.statements import (
     UNDER_ANY_FLOOR,
     UNSEEN,
     VERDICTS,
+    WITHIN_MARGIN,
     WITHIN_OR_NOT,
 )
 
@@ -59,6 +64,8 @@ BETWEEN = 1.25
 """Scale of the half-Cauchy between-GPU sd of levels (that of H1), in margins."""
 SUSPECT = 0.2
 """With more than this probability of an error that the slope shows, the level alone makes no verdict."""
+IMPROBABLE = 0.01
+"""A statement of a smaller probability is not named as what is left open."""
 MARGINS_USED = ("h1_points", "h1_absolute", "slope_rope", "probability", "label")
 
 
@@ -85,10 +92,10 @@ class Verdict:
 
     @property
     def probabilities(self) -> Mapping[str, float]:
-        """Posterior probability of each verdict's statement.
+        """Posterior probability of each of `statements.STATED`.
 
         "floor or weight bandwidth" contains "recalibrate the floor" and shares mass with "shape mismatch": it says that
-        the level is off and that no other error of T_gpu alone does it, whatever the slope; "undecided" is what the
+        the level is off and that no other error of T_gpu alone does it, whatever the slope; "none of these" is what the
         first three leave: a level off by an error within the margin, or one that may be within its margins or not.
         """
         return dict(self.data["probabilities"])
@@ -127,30 +134,64 @@ def judge(family: Family, margins: Margins) -> Verdict:
     rows = []
     for k, (gpu, mask) in enumerate(masks.items()):
         some = [one.where(one.sku == k) for one in gaps]
-        row = _judged(draws, branch, margins, gpu, [mask], some, levels.where([k]))
-        rows.append(row | {"sentence": f"{gpu}: {words.sentence(row, margins, brief=len(masks) > 1)}"})
+        rows.append(_judged(draws, branch, margins, gpu, [mask], some, levels.where([k])))
     several = len(rows) > 1
+    rows = _adjusted(rows, margins)
     overall = _judged(draws, branch, margins, "all", found, gaps, levels) if several else rows[0] | {"gpu": "all"}
     anchors = [mask for g in masks if (mask := draws.mask(draws.anchor, g)).sum() > 1]
     overall |= {"anchor_slope": pooled_slope(branch, anchors, margins)["slope"] if anchors else None}
     split = [row["gpu"] for row in rows if row["verdict"] == MISMATCH]
     if split and overall["verdict"] in (TRANSFERS, RECALIBRATE, INDISTINGUISHABLE):
         overall |= {"verdict": UNDECIDED, "undecided": f"slope: a shape mismatch on {', '.join(split)} alone"}
-    opening = f"{model} on {' and '.join(masks)}: {words.sentence(overall, margins)}"
-    each = [row["sentence"] for row in rows] if several else []
+    data = {
+        "model": model,
+        "anchor": draws.anchor,
+        "label": draws.label,
+        "margins": {name: getattr(margins, name) for name in MARGINS_USED},
+    }
+    return stated(data, overall, rows, words.notes(gaps[0], overall), margins)
+
+
+def stated(
+    data: Mapping[str, Any],
+    overall: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    notes: Sequence[str],
+    margins: Margins,
+) -> Verdict:
+    """A verdict in words: what is said of all GPUs, of each where there are several, and what cannot be told."""
+    several = len(rows) > 1
+    told = [row | {"sentence": f"{row['gpu']}: {words.sentence(row, margins, brief=several)}"} for row in rows]
+    opening = f"{data['model']} on {' and '.join(row['gpu'] for row in rows)}: {words.sentence(overall, margins)}"
     return Verdict(
         {
-            "model": model,
-            "anchor": draws.anchor,
+            **data,
             "verdict": overall["verdict"],
             "probabilities": overall["probabilities"],
             "overall": overall,
-            "per_sku": rows,
-            "sentences": [opening, *each, *words.notes(gaps[0], overall)],
-            "label": draws.label,
-            "margins": {name: getattr(margins, name) for name in MARGINS_USED},
+            "per_sku": told,
+            "sentences": [opening, *([row["sentence"] for row in told] if several else []), *notes],
+            "notes": list(notes),
         }
     )
+
+
+def _adjusted(rows: Sequence[dict[str, Any]], margins: Margins) -> list[dict[str, Any]]:
+    """The GPUs' own verdicts with mismatches adjusted for their number.
+
+    Several GPUs are several chances to be wrong. By Holm's rule the n-th surest mismatch of K must have an error
+    probability of (1 - what a verdict needs) / (K - n + 1) at most: the chance that any named one is none stays below
+    what one verdict alone may have.
+    """
+    found, spare = list(rows), 1.0 - margins.probability
+    named = [k for k, row in enumerate(rows) if row["verdict"] == MISMATCH]
+    wrong = sorted(named, key=lambda k: 1.0 - rows[k]["probabilities"][MISMATCH])
+    for n, k in enumerate(wrong):
+        if 1.0 - rows[k]["probabilities"][MISMATCH] > spare / (len(rows) - n):
+            for k in wrong[n:]:
+                found[k] = rows[k] | {"verdict": UNDECIDED, "undecided": OF_SEVERAL}
+            break
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +250,7 @@ def _judged(
     level = _Level(min(better, good), *(float(draws.weight @ event) for event in (off, by_floor)))
     told = [explanations(gaps[0], margins.slope_rope, own=gaps[-1], spread=s) for s in PRIOR_SCALES.values()]
     seen = _slope_sd(branch, masks) < 0.5 * SLOPE_SD
-    stated, *others = (_decided(found, level, seen, gaps[0].floor_or_weights, margins) for found in told)
+    stated, *others = (_decided(found, level, seen, gaps[0], margins) for found in told)
     mean = ", mean over GPUs" if len(masks) > 1 else ""
     return {
         "gpu": gpu,
@@ -234,11 +275,17 @@ def _judged(
 
 
 def _holds(draws: Draws, values: Array, margin: float, margins: Margins) -> float:
-    """P(values [draw, gpu] below a margin): on one GPU; of several, their mean over GPUs like these, as in H1."""
+    """P(values [draw, gpu] below a margin): on one GPU; of several, their mean over GPUs like these, as in H1.
+
+    Values of several GPUs move together with the constants: their joint covariance is taken, and no probability exceeds
+    that of their plain mean over the draws, which may be skewed.
+    """
     if values.shape[-1] == 1:
         return float(draws.weight @ (values[:, 0] < margin))
     means, sds, mass = by_unit(draws, values)
-    return float(mass @ pooled_below(means, sds, margin, BETWEEN * margins.h1_points))
+    scale = BETWEEN * margins.h1_points
+    pooled = mass @ pooled_below(means, sds, margin, scale, correlation_by_unit(draws, values))
+    return min(float(pooled), float(draws.weight @ (values.mean(-1) < margin)))
 
 
 @dataclass(frozen=True)
@@ -254,19 +301,19 @@ class _Level:
     by_floor: float
 
 
-def _decided(
-    found: Sequence[Explanation], level: _Level, seen: bool, floor_or_weights: bool, margins: Margins
-) -> dict[str, Any]:
+def _decided(found: Sequence[Explanation], level: _Level, seen: bool, gap: Gap, margins: Margins) -> dict[str, Any]:
     """Probabilities of the statements and the verdict.
 
     Parameters
     ----------
     seen : bool
         Whether the cells narrow the slope.
-    floor_or_weights : bool
-        Whether a floor and an error of the weights have one column: then nothing but their priors tells them apart, and
-        neither is named.
+    gap : Gap
+        Which errors have one column. Where a floor and an error of the weights have, nothing but their priors tells
+        them apart, and neither is named. Time per sequence may be the host's as well as a kernel's: an error that is no
+        other than that is no verdict on T_gpu.
     """
+    floor_or_weights = gap.floor_or_weights
     beyond = sum(e.weight * e.beyond for e in found)
     weights = sum(e.weight for e in found if e.error == WEIGHTS)
     slope_beyond = sum(e.weight * e.beyond for e in found if e.error != WEIGHTS)
@@ -278,9 +325,13 @@ def _decided(
         MISMATCH: beyond,
         INDISTINGUISHABLE: by_level * level.by_floor,
     }
-    probabilities = {name: min(max(p, 0.0), 1.0) for name, p in probabilities.items()}  # sums of weights round
-    probabilities[UNDECIDED] = max(0.0, 1.0 - sum(probabilities[v] for v in (TRANSFERS, RECALIBRATE, MISMATCH)))
+    probabilities = {name: min(max(0.0, p), 1.0) for name, p in probabilities.items()}  # sums of weights round
+    probabilities[NONE] = max(0.0, 1.0 - sum(probabilities[v] for v in (TRANSFERS, RECALIBRATE, MISMATCH)))
     reached = [v for v in VERDICTS[:-1] if probabilities[v] >= margins.probability]
+    of_gpu = sum(e.weight * e.beyond for e in found if e.error and not set(gap.names[e.error]) & set(BY_SEQUENCE))
+    batch = MISMATCH in reached and of_gpu < margins.probability
+    if batch:
+        reached.remove(MISMATCH)
     if floor_or_weights:
         reached = [v for v in reached if v != RECALIBRATE]
         if slope_beyond < margins.probability:
@@ -293,14 +344,15 @@ def _decided(
     verdict = reached[0] if reached else UNDECIDED
     errors = {e.error: sum(f.weight * f.beyond for f in found if f.error == e.error) for e in found if e.error}
     best = max(errors, key=lambda name: errors[name])
+    question = ERROR_OR_BATCH if batch else _open(probabilities, errors, level, margins)
     return {
         "verdict": verdict,
-        "undecided": (_open(beyond, errors, level, margins) if seen else UNSEEN) if verdict == UNDECIDED else None,
+        "undecided": (question if seen else UNSEEN) if verdict == UNDECIDED else None,
         "probabilities": probabilities,
         "level_holds": level.holds,
         "level_off": level.off,
         "level_off_by_floor": level.by_floor,
-        "mechanism": _mechanism(found, best, errors[best] / beyond) if beyond > 0.5 else None,
+        "mechanism": _mechanism(found, gap.names[best], errors[best] / beyond) if beyond > 0.5 else None,
         "floor_or_weights": {
             "floor": sum(e.weight for e in found if e.floor == OWN and e.error != WEIGHTS),
             "weights": weights,
@@ -310,25 +362,30 @@ def _decided(
     }
 
 
-def _open(beyond: float, errors: Mapping[str, float], level: _Level, margins: Margins) -> str:
-    """What an undecided verdict leaves open."""
-    if max(beyond, 1.0 - beyond) < margins.probability:
+def _open(probabilities: Mapping[str, float], errors: Mapping[str, float], level: _Level, margins: Margins) -> str:
+    """What an undecided verdict leaves open: of the slope and the level what is known less; nothing improbable."""
+    beyond, a_floor = probabilities[MISMATCH], probabilities[RECALIBRATE] >= IMPROBABLE
+    slope_open = min(beyond, 1.0 - beyond)
+    level_open = 1.0 - max(min(level.holds, 1.0 - level.off), level.off)
+    if max(slope_open, level_open) > 1.0 - margins.probability:
+        if level_open > slope_open:
+            return WITHIN_OR_NOT
         by_weights = errors.get(WEIGHTS, 0.0) > 0.5 * beyond
-        return FLOOR_OR_WEIGHTS if by_weights else SLOPE
-    if max(min(level.holds, 1.0 - level.off), level.off) < margins.probability:
-        return WITHIN_OR_NOT
+        return FLOOR_OR_WEIGHTS if by_weights and a_floor else SLOPE
     if level.off - level.by_floor > 0.5:
         return UNDER_ANY_FLOOR
-    return FLOOR_OR_ERROR
+    return FLOOR_OR_ERROR if a_floor else WITHIN_MARGIN
 
 
-def _mechanism(found: Sequence[Explanation], name: str, weight: float) -> dict[str, Any]:
-    """The error with most posterior weight among those beyond the margin."""
-    mine = [e for e in found if e.error == name]
+def _mechanism(found: Sequence[Explanation], names: Sequence[str], weight: float) -> dict[str, Any]:
+    """The error with most posterior weight among those beyond the margin, with those of the same column."""
+    mine = [e for e in found if e.error == names[0]]
     total = sum(e.weight for e in mine)
     size = sum(e.weight * e.size for e in mine) / total
     sd = np.sqrt(sum(e.weight * (e.size_sd**2 + (e.size - size) ** 2) for e in mine) / total)
-    return {"name": name, "label": MECHANISMS[name], "weight": weight, "size": size, "size_sd": float(sd)}
+    label = ", or ".join(MECHANISMS[name] for name in names)
+    told = {"name": names[0], "alike": list(names[1:]), "label": label}
+    return {**told, "weight": weight, "size": size, "size_sd": float(sd)}
 
 
 def _slope_sd(draws: Draws, masks: Sequence[Mask]) -> float:

@@ -15,10 +15,10 @@ from rooffloor.validate.transfer.statements import (
     FLOOR_OR_WEIGHTS,
     INDISTINGUISHABLE,
     MISMATCH,
+    NONE,
     RECALIBRATE,
     SLOPE,
     TRANSFERS,
-    UNDECIDED,
     UNDER_ANY_FLOOR,
     UNSEEN,
     VERDICTS,
@@ -26,11 +26,10 @@ from rooffloor.validate.transfer.statements import (
 )
 
 WIDTH = 110
-SHOWN = (TRANSFERS, RECALIBRATE, MISMATCH, UNDECIDED, INDISTINGUISHABLE)
+SHOWN = (TRANSFERS, RECALIBRATE, MISMATCH, NONE, INDISTINGUISHABLE)
 """Statements in the order of the tables: those that add up to 1 first."""
 SHORT = dict(zip(VERDICTS, ("transfers", "another floor", "shape", "floor or weights", "undecided"), strict=True))
-HEADS = {**SHORT, UNDECIDED: "none of these"}
-"""The statement that is left has the verdict's name, but may be unlikely where nothing is decided."""
+HEADS = {**SHORT, NONE: NONE}
 CHANCES = (
     "The first four add up to 1. Floor or weights overlaps them: the level is off, by a floor or by the weights' "
     "bandwidth, whichever."

@@ -89,7 +89,7 @@ def test_the_exit_code_is_the_verdict_on_a_planted_family(
     assert cli.main(arguments) == code
     data = json.loads(capsys.readouterr().out)
     assert data["verdict"] == verdict
-    assert set(data["probabilities"]) == set(transfer.VERDICTS)
+    assert set(data["probabilities"]) == set(transfer.STATED)
 
 
 def test_a_new_floor_comes_with_its_interval_and_its_error_rate(found: transfer.Check):

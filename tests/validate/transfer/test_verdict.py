@@ -1,6 +1,7 @@
 """The verdict on a family: on planted truths, where columns are collinear, and its algebra against brute force."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import explanations as ex
 from rooffloor.validate.transfer import verdict as tr
 from rooffloor.validate.transfer.family_fit import Family
+from rooffloor.validate.transfer.statements import STATED
 
 MARGINS = Margins()
 MHA = "Llama-2-7B"
@@ -228,6 +230,7 @@ def brute(gap: ex.Gap, own: bool, error: str | None, rope: float) -> tuple[float
     K = gap.members.shape[1]
     nodes = np.tan(0.5 * np.pi * (np.arange(ex.NODES) + 0.5) / ex.NODES)
     z = np.linspace(-4.0, 6.0, 61)
+    smooth = [np.outer(gap.scale_ms, gap.scale_ms) * (s * gap.smooth @ gap.smooth.T) for s in ex.SMOOTH]
     log, means, beyond = [], [], []
     for t_floor in nodes if own else [0.0]:
         for t_size in nodes if error else [0.0]:
@@ -239,15 +242,17 @@ def brute(gap: ex.Gap, own: bool, error: str | None, rope: float) -> tuple[float
             if error:
                 X = gap.members * gap.columns[error][:, None]
                 signal += X @ of_size @ X.T
-            for zi in z:
-                noise = np.diag((gap.noise[0] * np.exp(gap.noise[1] * zi) * gap.scale_ms) ** 2)
+            for (share, common), zi in product(zip(ex.SMOOTH, smooth, strict=True), z):
+                sigma = gap.noise[0] * np.exp(gap.noise[1] * zi)
+                noise = (1.0 - share) * np.diag((sigma * gap.scale_ms) ** 2) + sigma**2 * common
                 log.append(norm.logpdf(zi) + multivariate_normal.logpdf(gap.gap_ms, cov=signal + noise))
                 if error:
                     gain = (X @ of_size.mean(1)) @ np.linalg.inv(signal + noise)
                     mean, sd = gain @ gap.gap_ms, np.sqrt(of_size.mean() - gain @ X @ of_size.mean(1))
                     means.append(mean)
                     beyond.append(norm.sf(rope, mean, sd) + norm.cdf(-rope, mean, sd))
-    log = np.array(log) + np.log(z[1] - z[0]) - np.log((ex.NODES if own else 1) * (ex.NODES if error else 1))
+    points = len(ex.SMOOTH) * (ex.NODES if own else 1) * (ex.NODES if error else 1)
+    log = np.array(log) + np.log(z[1] - z[0]) - np.log(points)
     total = logsumexp(log)
     weight = np.exp(log - total)
     return float(total), float(weight @ means) if error else 0.0, float(weight @ beyond) if error else 0.0
@@ -290,7 +295,7 @@ def test_pooled_slope_of_one_gpu_is_its_slope_and_of_several_wider_than_without_
 
 def test_verdict_names_itself_and_its_numbers_are_json(recalibrated: tr.Verdict):
     assert repr(recalibrated).startswith("Verdict(Qwen2.5-7B: recalibrate the floor; H100: ")
-    assert set(recalibrated.probabilities) == set(tr.VERDICTS)
+    assert set(recalibrated.probabilities) == set(STATED)
     assert all(0 <= p <= 1 for p in recalibrated.probabilities.values())
     assert json_dumps(recalibrated.data)
     low, high = recalibrated.data["overall"]["floor_above_anchor"]["intervals"]["90"]
@@ -301,7 +306,7 @@ def test_verdict_names_itself_and_its_numbers_are_json(recalibrated: tr.Verdict)
 
 def test_plot_shows_a_bar_per_verdict_and_gpu(recalibrated: tr.Verdict):
     axes = verdicts(recalibrated.data)
-    assert len(axes.patches) == 4 * (len(tr.VERDICTS) - 1)
+    assert len(axes.patches) == 4 * (len(STATED) - 1)
     axes.figure.canvas.draw()
 
 
