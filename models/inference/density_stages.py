@@ -7,10 +7,12 @@ it took. numba keeps the compiled code on disk: a later process loads it in a fr
 
 import math
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import config, njit
 
 from rooffloor.models.inference.packing import NO_OVERLAP
 
@@ -19,12 +21,33 @@ type Function = Callable[..., Any]
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
-def compiled(function: Function) -> Any:
-    """`function` in machine code, outside Python's lock; kept on disk wherever there is a place for it."""
+def _cache_folder(base: str) -> str:
+    """Where compiled code is kept: by the text of all files that it is made of.
+
+    numba looks at the file of the function itself alone, and would run old code of what that calls.
+    """
+    here = Path(__file__)
+    files = [here.with_name(f"{name}.py") for name in ("packing", "density_stages", "density", "native")]
+    files.append(here.parent.with_name("floor") / "structures.py")
+    digest = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    return str(Path(base or here.with_name("__pycache__")) / f"density-{digest}")
+
+
+def cached(make: Function, function: Function, **options: Any) -> Any:
+    """`make(**options)(function)` with its compiled code kept on disk, wherever there is a place for it."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = _cache_folder(before)
     try:
-        return njit(nogil=True, cache=True, error_model="numpy")(function)
+        return make(cache=True, **options)(function)
     except RuntimeError:  # no folder for it that can be written
-        return njit(nogil=True, error_model="numpy")(function)
+        return make(**options)(function)
+    finally:
+        config.CACHE_DIR = before
+
+
+def compiled(function: Function) -> Any:
+    """`function` in machine code, outside Python's lock."""
+    return cached(njit, function, nogil=True, error_model="numpy")
 
 
 @compiled

@@ -7,6 +7,7 @@ nothing: every array is a view.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from nutpie.compile_pymc import CompiledPyMCModel
 
 from rooffloor.models.inference.density import log_density
-from rooffloor.models.inference.density_stages import compiled
+from rooffloor.models.inference.density_stages import cached, compiled
 from rooffloor.models.inference.packing import Tables
 
 type Buffer = NDArray[np.int64]
@@ -147,15 +148,8 @@ _DATA = types.CPointer(types.int64)
 
 
 def _c_function(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A C function, kept on disk wherever there is a place for it."""
-
-    def make(function: Callable[..., Any]) -> Any:
-        try:
-            return cfunc(signature, cache=True)(function)
-        except RuntimeError:  # no folder for it that can be written
-            return cfunc(signature)(function)
-
-    return make
+    """A C function."""
+    return lambda function: cached(partial(cfunc, signature), function)
 
 
 @_c_function(types.int64(types.uint64, _DOUBLE, _DOUBLE, _DOUBLE, _DATA))
