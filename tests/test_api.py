@@ -88,7 +88,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         if request.param == "short":
-            patch.setattr(measured, "cut", partial(measured.cut, outer=20))
+            patch.setattr(measured, "cut_of_steps", partial(measured.cut_of_steps, outer=20))
         pd.concat([simulated(m, GPUS, rng) for m in (ANCHOR, FAMILY)]).to_csv("cells.csv", index=False)
         Path("config.json").write_text(json.dumps(CONFIG))
         mine = simulated("mine", ("H100",), rng, rf.load_model("config.json"))

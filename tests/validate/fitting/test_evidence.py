@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooffloor.models.inference.cut import cut
+from rooffloor.models.inference.cut import cut_of_steps
 from rooffloor.models.roof.kernels import KERNELS, stack_work
 from rooffloor.models.roof.roofline import Efficiency, combine, gpu_ms, work_ms
 from rooffloor.models.specs.cells import Cells
@@ -95,7 +95,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_cut_recovers_planted_floors(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "cut", partial(cut, outer=40))
+    monkeypatch.setattr(measured, "cut_of_steps", partial(cut_of_steps, outer=40))
     evidence = fitting.fit(Study.from_data(simulated), primary_only=True)
     draws = evidence.draws
     assert draws.label == MEASURED

@@ -120,23 +120,21 @@ def outcome(tmp_path, monkeypatch):
 
     def built(*args, **options):
         seen.append(("build", args, options))
-        if [kind for kind, *_ in seen].count("build") == 2:  # floors per class beside the study's, then the study's
-            raise Stop
 
     def cut(*args, **options):
         seen.append(("cut", args, options))
-        raise Stop
+        return SimpleNamespace(upstream=None)
 
     def fit(model, **options):
         seen.append(("fit", options))
-        return SimpleNamespace(posterior=None)
+        raise Stop
 
     monkeypatch.setattr(measured, "StepModel", built)
     monkeypatch.setattr(measured, "cut_models", cut)
     monkeypatch.setattr(measured, "compile_model", lambda model: model)
     monkeypatch.setattr(measured, "fit_gated", fit)
     monkeypatch.setattr(measured, "_class_floors", lambda *_: {})
-    monkeypatch.setattr(measured, "_fit_row", lambda *_: {})
+    monkeypatch.setattr(measured, "fit_row", lambda *_: {})
 
     def of(key=None, value=None):
         table = {k: {**v} if isinstance(v, dict) else v for k, v in BASE.items()}

@@ -204,7 +204,8 @@ def test_thousands_of_cells_are_taken(moved: tuple[pd.DataFrame, Calibration]):
     ]
     said = transfer.check(FAMILY, pd.concat(pieces), calibration=posterior)
     assert len(said.cells) == 1500
-    assert said.verdict in (transfer.RECALIBRATE, transfer.INDISTINGUISHABLE)
+    # one GPU: leftovers of real size may be smooth, which 1,500 cells do not average out
+    assert said.verdict in (transfer.RECALIBRATE, transfer.INDISTINGUISHABLE, transfer.UNDECIDED)
 
 
 def test_on_a_gpu_that_was_never_measured_the_floor_is_predicted_and_said_so(moved: tuple[pd.DataFrame, Calibration]):
