@@ -218,7 +218,7 @@ def predict(
     --------
     >>> found = predict("Qwen2.5-7B", ["H100", "H200"], batch=[1, 16], context=2048)
     >>> print(found.rows[0].estimates["measured_step_ms"], "ms")
-    8.4 [7.2, 9.9] ms
+    9.8 [8.5, 11.1] ms
     """
     if not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number from 0, got {shown(seed)}")
