@@ -35,14 +35,15 @@ def _cache_folder(base: str) -> str:
 
 def cached(make: Function, function: Function, **options: Any) -> Any:
     """`make(**options)(function)` with its compiled code kept on disk, wherever there is a place for it."""
-    before = config.CACHE_DIR
-    config.CACHE_DIR = _cache_folder(before)
+    settings: Any = config
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = _cache_folder(before)
     try:
         return make(cache=True, **options)(function)
     except RuntimeError:  # no folder for it that can be written
         return make(**options)(function)
     finally:
-        config.CACHE_DIR = before
+        settings.CACHE_DIR = before
 
 
 def compiled(function: Function) -> Any:
