@@ -160,13 +160,13 @@ class Gap:
     sku: NDArray[np.int64]
     columns: Mapping[str, Array]
     names: Mapping[str, tuple[str, ...]]
+    _BY_CELL = ("gap_ms", "floor", "root_ms", "known_sd_ms", "smooth", "scale_ms")
 
     def where(self, keep: Mask) -> "Gap":
         """The same for some of the cells."""
         return replace(
             self,
-            **{name: getattr(self, name)[keep] for name in ("gap_ms", "floor", "root_ms", "known_sd_ms", "scale_ms")},
-            smooth=self.smooth[keep],
+            **{name: getattr(self, name)[keep] for name in self._BY_CELL},
             sku=np.unique(self.sku[keep], return_inverse=True)[1],
             columns={name: column[keep] for name, column in self.columns.items()},
         )
