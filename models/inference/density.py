@@ -12,6 +12,7 @@ from rooffloor.models.floor.structures import Q_MAX
 from rooffloor.models.inference.density_stages import (
     LOG_TWO_PI,
     compiled,
+    contrast,
     digamma,
     gpu_branch,
     guess,
@@ -58,12 +59,9 @@ def ridge(t, z, c, weight, growth, variance, out):
     mean, sd = t.inverse[0], t.inverse[1]
     precision, pulled = 1.0 / sd**2, mean / sd**2
     for k in range(n):
-        data = a = s = 0.0
+        (data, a), s = contrast(t, k, weights, told), 0.0
         for p in range(n):
-            b = t.basis[p, k]
-            data += b * b / weights[p]
-            a += b * (told[p] - t.start[p])
-            s += b * slope[p]
+            s += t.basis[p, k] * slope[p]
         total = variance[t.block[k]] + data
         precision += s * s / total
         pulled += s * a / total
@@ -89,12 +87,9 @@ def ridge_adjoint(t, z, c, weight, growth, variance, out, d_logit, d_c, d_weight
     d_precision -= d_above * pulled / precision**2
     d_told, d_slope, d_weights = np.zeros(n), np.zeros(n), np.zeros(n)
     for k in range(n):
-        data = a = s = 0.0
+        (data, a), s = contrast(t, k, weights, told), 0.0
         for p in range(n):
-            b = t.basis[p, k]
-            data += b * b / weights[p]
-            a += b * (told[p] - t.start[p])
-            s += b * slope[p]
+            s += t.basis[p, k] * slope[p]
         total = variance[t.block[k]] + data
         d_s = d_precision * 2.0 * s / total + d_pulled * a / total
         d_a = d_pulled * s / total

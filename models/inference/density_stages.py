@@ -7,6 +7,7 @@ it took. numba keeps the compiled code on disk: a later process loads it in a fr
 
 import math
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ type Function = Callable[..., Any]
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
+@cache
 def _cache_folder(base: str) -> str:
     """Where compiled code is kept: by the text of all files that it is made of.
 
@@ -52,12 +54,18 @@ def compiled(function: Function) -> Any:
 
 
 @compiled
+def log_sigmoid(x):
+    """Logarithm of 1 / (1 + exp(-x))."""
+    return -math.log1p(math.exp(-x)) if x > 0 else x - math.log1p(math.exp(x))
+
+
+@compiled
 def logit_beta(x, shapes, grad):
     """Log density of a Beta on the logit scale, [set]; adds its derivative to `grad`."""
     a, b = shapes
     total = x.size * (math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
     for i in range(x.size):
-        upper = -math.log1p(math.exp(-x[i])) if x[i] > 0 else x[i] - math.log1p(math.exp(x[i]))
+        upper = log_sigmoid(x[i])
         total += a * upper + b * (upper - x[i])
         grad[i] += a - (a + b) * math.exp(upper)
     return total
@@ -68,7 +76,7 @@ def uniform_logit(x, grad):
     """Log density of a uniform on (0, 1) on the logit scale; of (0, upper) it is the same."""
     total = 0.0
     for i in range(x.size):
-        upper = -math.log1p(math.exp(-x[i])) if x[i] > 0 else x[i] - math.log1p(math.exp(x[i]))
+        upper = log_sigmoid(x[i])
         total += 2.0 * upper - x[i]
         grad[i] += 1.0 - 2.0 * math.exp(upper)
     return total
@@ -259,16 +267,24 @@ def variances_adjoint(t, sd, d_out, d_sd):
 
 
 @compiled
+def contrast(t, k, weight, told):
+    """What cells say of contrast `k` of the floors: its variance, and how far it is from where the prior starts."""
+    data = off = 0.0
+    for p in range(told.size):
+        data += t.basis[p, k] ** 2 / weight[p]
+        off += t.basis[p, k] * (told[p] - t.start[p])
+    return data, off
+
+
+@compiled
 def place_added(t, variance, weight, told, z, floor):
     """Floors from `z`, one contrast at a time; returns the log Jacobian. As `step_model._contrasted`."""
     n = told.size
     log_jacobian = 0.0
     floor[:n] = t.start
     for k in range(n):
-        prior, data, off = variance[t.block[k]], 0.0, 0.0
-        for p in range(n):
-            data += t.basis[p, k] ** 2 / weight[p]
-            off += t.basis[p, k] * (told[p] - t.start[p])
+        prior = variance[t.block[k]]
+        data, off = contrast(t, k, weight, told)
         scale = math.sqrt(prior * data / (prior + data))
         log_jacobian += math.log(scale)
         moved = prior / (prior + data) * off + scale * z[k]
@@ -282,10 +298,9 @@ def place_added_adjoint(t, variance, weight, told, z, d_floor, d_variance, d_wei
     """Adjoint of `place_added`, with 1 for the log Jacobian."""
     n = told.size
     for k in range(n):
-        prior, data, off, moved = variance[t.block[k]], 0.0, 0.0, 0.0
+        prior, moved = variance[t.block[k]], 0.0
+        data, off = contrast(t, k, weight, told)
         for p in range(n):
-            data += t.basis[p, k] ** 2 / weight[p]
-            off += t.basis[p, k] * (told[p] - t.start[p])
             moved += t.basis[p, k] * d_floor[p]
         both = prior + data
         scale = math.sqrt(prior * data / both)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.models.inference.priors import Priors
+from rooffloor.models.inference.priors import Priors, beta_shapes
 
 type Array = NDArray[np.float64]
 type Codes = NDArray[np.int64]
@@ -104,13 +104,6 @@ class Tables(NamedTuple):
     """[3]: prior scales of SKU, group and pair effects."""
     launch: Array
     """[2]: mean and sd of log launch_ms."""
-
-
-def beta_shapes(moments: tuple[float, float]) -> tuple[float, float]:
-    """Shapes of the Beta distribution with this mean and sd."""
-    mean, sd = moments
-    size = mean * (1.0 - mean) / sd**2 - 1.0
-    return mean * size, (1.0 - mean) * size
 
 
 def inverse_moments(moments: tuple[float, float]) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from rooffloor.models.floor.structures import Q_MAX, FloorStructure
-from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors, beta_shapes
 from rooffloor.models.roof.kernels import Work, launches_of
 from rooffloor.models.specs.cells import Cells
 
@@ -44,9 +44,7 @@ class _HalfT:
 
 
 def _beta(moments: tuple[float, float]) -> Any:
-    mean, sd = moments
-    size = mean * (1.0 - mean) / sd**2 - 1.0
-    return stats.beta(mean * size, (1.0 - mean) * size)
+    return stats.beta(*beta_shapes(moments))
 
 
 def _log_normal(prior: tuple[float, float]) -> Any:

@@ -85,6 +85,13 @@ class Priors:
         return float(np.log(median)), sd
 
 
+def beta_shapes(moments: tuple[float, float]) -> tuple[float, float]:
+    """Shapes of the Beta distribution with this mean and sd."""
+    mean, sd = moments
+    size = mean * (1.0 - mean) / sd**2 - 1.0
+    return mean * size, (1.0 - mean) * size
+
+
 DEFAULT_PRIORS = Priors()
 
 OF_POSITIVE_FLOORS = ("floor_overall", "floor_sd_gpu", "floor_sd_group", "floor_sd_pair")

@@ -2,12 +2,10 @@
 
 Given the scales of the noise and of the effects behind the floors, floors are jointly normal and integrate out in
 closed form. What is left has one dimension per scale: quasi-random points of a multivariate t that is fitted to the
-posterior in a few rounds, weighted by the ratio of the densities (importance sampling with adaptation [1]_). In the
+posterior in a few rounds, weighted by the ratio of the densities (`importance`). In the
 closed form the noise of a cell is that of its step under the pair's mean offset; the weight of a draw then corrects for
 its own floors, so that the result is that of `build_model` with constants "fixed" up to Monte Carlo error. Prior
 and likelihood are the same; the tests hold one against the other.
-
-.. [1] J.-M. Cornuet, J.-M. Marin, A. Mira and C. Robert (2012), Adaptive multiple importance sampling.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import ndtr, ndtri, softmax, stdtrit
 
 from rooffloor.models.floor.structures import PER_MODEL, FloorStructure
+from rooffloor.models.inference.importance import moments, proposed, resampled, tempered
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.specs.cells import Cells
@@ -27,10 +25,6 @@ type Array = NDArray[np.float64]
 
 ROUNDS = 4
 """Rounds that fit the proposal before the last one."""
-FREEDOM = 5.0
-"""Degrees of freedom of the multivariate t from which points come: its tails are heavier than the posterior's."""
-WIDE = 0.2
-"""Share of points that come from a proposal twice as wide."""
 BOX, SCORES = 12.0, 7.5
 """No log noise and no normal score lies further from 0: hardly any prior mass does; such points weigh nothing."""
 HINT = 0.02
@@ -245,11 +239,7 @@ def _all(
     """`_chunk` of all data sets, again with more points where too few told."""
     chunks = [slice(k, k + CHUNK) for k in range(0, len(y), CHUNK)]
     found = [_chunk(layout.of(at), y[at], T[at], rng, draws, points) for at in chunks]
-    floors, theta, ess = (np.concatenate(part) for part in zip(*found, strict=True))
-    for k in np.flatnonzero(ess < LEAST).tolist():
-        again = _chunk(layout.of([int(k)]), y[[k]], T[[k]], rng, draws, 8 * points)
-        floors[k], theta[k], ess[k] = (part[0] for part in again)
-    return floors, theta, ess
+    return _again(layout, y, T, rng, draws, 8 * points, found, LEAST)
 
 
 def _alike(
@@ -266,9 +256,23 @@ def _alike(
         sets = len(y[at])
         proposal = np.tile(pooled[0], (sets, 1)), np.tile(pooled[1], (sets, 1, 1))
         found.append(_weighted(layout.of(at), y[at], T[at], proposal, rng, draws, points))
+    return _again(layout, y, T, rng, draws, 4 * points, found, LEAST_ALIKE)
+
+
+def _again(
+    layout: "_Layout",
+    y: Array,
+    T: Array,
+    rng: np.random.Generator,
+    draws: int,
+    points: int,
+    found: Sequence[tuple[Array, Array, Array]],
+    least: float,
+) -> tuple[Array, Array, Array]:
+    """What was found chunk by chunk, end to end; each data set of less than `least` ESS done anew by itself."""
     floors, theta, ess = (np.concatenate(part) for part in zip(*found, strict=True))
-    for k in np.flatnonzero(ess < LEAST_ALIKE).tolist():
-        again = _chunk(layout.of([k]), y[[k]], T[[k]], rng, draws, 4 * points)
+    for k in np.flatnonzero(ess < least).tolist():
+        again = _chunk(layout.of([k]), y[[k]], T[[k]], rng, draws, points)
         floors[k], theta[k], ess[k] = (part[0] for part in again)
     return floors, theta, ess
 
@@ -383,7 +387,7 @@ def _proposal(layout: _Layout, y: Array, T: Array, rng: np.random.Generator, poi
     for _ in range(ROUNDS):
         theta, log_proposal = _points(mean, covariance, rng, max(points // 2, 256))
         log_weight = _log_marginal(layout, theta, y, T, _told(layout, theta, y, T, step)) - log_proposal
-        mean, covariance = _moments(theta, _tempered(log_weight))
+        mean, covariance = moments(theta, tempered(log_weight))
     return mean, covariance
 
 
@@ -400,56 +404,16 @@ def _weighted(
     step = _offset_step(layout, y, T)
     theta, log_proposal = _points(*proposal, rng, points)
     floors, log_weight = _floors(layout, theta, y, T, step, rng)
-    weight = special.softmax(log_weight - log_proposal, axis=-1)
-    ess, at = 1.0 / (weight**2).sum(-1), np.arange(len(y))[:, None]
-    position = (np.arange(draws) + rng.random((len(y), 1))) / draws
-    rows = np.array([np.searchsorted(np.cumsum(w), u) for w, u in zip(weight, position, strict=True)])
-    rows = rows.clip(0, points - 1)
-    return floors[at, rows], theta[at, rows], ess
+    weight = softmax(log_weight - log_proposal, axis=-1)
+    at, rows = np.arange(len(y))[:, None], resampled(weight, draws, rng)
+    return floors[at, rows], theta[at, rows], 1.0 / (weight**2).sum(-1)
 
 
 def _points(mean: Array, covariance: Array, rng: np.random.Generator, points: int) -> tuple[Array, Array]:
-    """Quasi-random points [data set, point, dimension] and their log density.
-
-    A multivariate t, mixed with one twice as wide so that no tail is missed.
-    """
-    sets, dims = mean.shape
-    cube = stats.qmc.Sobol(dims + 1, seed=rng).random(points)
-    cube = (cube + rng.random((sets, 1, dims + 1))) % 1.0
-    cube = cube.clip(1e-9, 1.0 - 1e-9)
-    scale = np.sqrt(FREEDOM / stats.chi2.ppf(cube[..., -1:], FREEDOM))
-    z = ndtri(cube[..., :-1]) * scale
-    z[:, : int(WIDE * points)] *= 2.0
-    root = np.linalg.cholesky(covariance)
-    theta = mean[:, None] + z @ np.swapaxes(root, -1, -2)
-    squared = (z**2).sum(-1) / FREEDOM
-    power = -0.5 * (FREEDOM + dims)
-    wide = WIDE * 2.0**-dims * (1.0 + squared / 4.0) ** power
-    log = np.log((1.0 - WIDE) * (1.0 + squared) ** power + wide)
-    log = log - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(-1)[:, None]
-    box = np.where(np.arange(dims) < dims - 4, BOX, SCORES)
-    inside = (np.abs(theta) <= box).all(-1)
-    return theta.clip(-box, box), np.where(inside, log, np.inf)
-
-
-def _tempered(log_weight: Array) -> Array:
-    """Weights [data set, point] that sum to 1, flattened where a few points would carry all."""
-    least = 0.1 * log_weight.shape[-1]
-    log_weight = log_weight - log_weight.max(-1, keepdims=True)
-    power = np.ones((len(log_weight), 1))
-    for _ in range(12):
-        weight = np.exp(power * log_weight)
-        ess = weight.sum(-1) ** 2 / (weight**2).sum(-1)
-        power[ess < least] *= 0.6
-    weight = np.exp(power * log_weight)
-    return np.asarray(weight / weight.sum(-1, keepdims=True))
-
-
-def _moments(theta: Array, weight: Array) -> tuple[Array, Array]:
-    mean = np.einsum("sp,spd->sd", weight, theta)
-    off = theta - mean[:, None]
-    covariance = np.einsum("sp,spd,spe->sde", weight, off, off)
-    return mean, covariance + 1e-4 * np.eye(theta.shape[-1])
+    """Points of the proposals, within the box; those outside come from everywhere, so that they weigh nothing."""
+    theta, log = proposed(mean, covariance, rng, points)
+    box = np.where(np.arange(mean.shape[1]) < mean.shape[1] - 4, BOX, SCORES)
+    return theta.clip(-box, box), np.where((np.abs(theta) <= box).all(-1), log, np.inf)
 
 
 def _told(layout: _Layout, theta: Array, y: Array, T: Array, step: Array) -> tuple[Array, Array, Array]:

@@ -50,8 +50,8 @@ from scipy import special
 from rooffloor.models.floor.structures import Q_MAX, FloorStructure
 from rooffloor.models.inference.layout import KnownFloors, noise_basis
 from rooffloor.models.inference.noise import variance_ms2
-from rooffloor.models.inference.packing import beta_shapes, inverse_moments
-from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
+from rooffloor.models.inference.packing import inverse_moments
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors, beta_shapes
 from rooffloor.models.inference.steps import ETA, TIMES, StepModel
 from rooffloor.models.roof.kernels import PeakTimes, Work
 from rooffloor.models.roof.roofline import Efficiency, combine
@@ -75,30 +75,7 @@ def build_model(
 ) -> pm.Model:
     """PyMC model of measured steps, with coords and dims; everything that a refit may change is ``pm.Data``.
 
-    Parameters
-    ----------
-    cells : Cells
-        Measured cells, with `step_ms`; `step_sd_ms` where part of the noise is known.
-    work : Work or None
-        FLOPs and bytes of the cells [cell, kernel] with their hardware; needed with free constants, and for
-        their launches where floors grow with them.
-    classes : mapping of model name to class
-    structure : FloorStructure
-    constants : "fixed", "free" or "free per gpu"
-        Fixed: T_gpu is the data `gpu_ms` (imputed grids; the second stage of the cut). Free: η are
-        parameters, one set for all SKUs or one for each.
-    gpu_ms : array [cell], ms
-        T_gpu, with fixed constants.
-    query_heads : bool
-        With free constants: attention is also bound by the bytes of its query heads, at rate ``rho_q``.
-    likelihood : "normal" or "student"
-    known : KnownFloors or None
-        Floors of the anchor's group, taken as they are; the other floors follow the hierarchy given them.
-
-    Raises
-    ------
-    ValueError
-        Cells without steps, without `work` or `gpu_ms` where needed, or with names that `classes` lacks.
+    Parameters, and errors raised, are those of `steps.StepModel`.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Cells: the points (model, GPU, batch, context) at which a decode step is predicted or measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,3 +101,11 @@ class Cells:
             None if self.step_ms is None else self.step_ms[mask],
             None if self.step_sd_ms is None else self.step_sd_ms[mask],
         )
+
+    def pairs(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+        """(model, GPU, mask over cells) of every measured pair, in the order of the models."""
+        for m, model in enumerate(self.models):
+            for g, gpu in enumerate(self.gpus):
+                mask = (self.model_code == m) & (self.gpu_code == g)
+                if mask.any():
+                    yield model, gpu, mask

@@ -165,11 +165,7 @@ class Draws:
 
     def pairs(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
         """(model, gpu, mask over cells) of every measured pair, in order."""
-        for m, model in enumerate(self.cells.models):
-            for g, gpu in enumerate(self.cells.gpus):
-                mask = (self.cells.model_code == m) & (self.cells.gpu_code == g)
-                if mask.any():
-                    yield model, gpu, mask
+        return self.cells.pairs()
 
     def mask(self, model: str, gpu: str) -> NDArray[np.bool_]:
         """Cells of one pair."""

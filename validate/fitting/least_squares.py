@@ -63,7 +63,7 @@ class LeastSquares:
         cells = self.cells
         assert cells.step_ms is not None
         left = np.empty(len(cells))
-        for _, _, at in _pairs(cells):
+        for _, _, at in cells.pairs():
             off = (cells.step_ms - self.gpu_ms - self.floor_ms)[at] / cells.step_ms[at]
             left[at] = np.sqrt((off**2).sum() / max(int(at.sum()) - 1, 1))
         return Draws(
@@ -118,7 +118,7 @@ def least_squares(study: "Study", measurements: "Measurements", priors: Priors =
         off = (measured - T - _floors(own, T)) / measured
         return np.concatenate([off / noise, (x - start) / sds])
 
-    x, noise, freedom = start, priors.noise_relative[0], max(len(own) - len(_pairs(own)), 1)
+    x, noise, freedom = start, priors.noise_relative[0], max(len(own) - len(list(own.pairs())), 1)
     for _ in range(ROUNDS):
         x = minimise(residuals, x, bounds=(low, high), args=(noise,)).x
         left = residuals(x, 1.0)[: len(own)]
@@ -127,7 +127,7 @@ def least_squares(study: "Study", measurements: "Measurements", priors: Priors =
     T = _gpu_ms(work, found, priors)
     floor = _floors(cells, T)
     anchors = np.full(len(cells), np.nan)
-    for model, gpu, mask in _pairs(cells):
+    for model, gpu, mask in cells.pairs():
         if model == study.anchor:
             anchors[cells.gpu == gpu] = floor[mask][0]
     of = "all cells" if joint else "the anchor's cells"
@@ -143,17 +143,6 @@ def _floors(cells: Cells, gpu_ms: Array) -> Array:
     """Floor of each cell's pair, [cell], ms."""
     assert cells.step_ms is not None
     floor = np.empty(len(cells))
-    for _, _, at in _pairs(cells):
+    for _, _, at in cells.pairs():
         floor[at] = np.average((cells.step_ms - gpu_ms)[at], weights=cells.step_ms[at] ** -2.0)
     return floor
-
-
-def _pairs(cells: Cells) -> "list[tuple[str, str, NDArray[np.bool_]]]":
-    """(model, GPU, its cells) of every pair, in the order of the models."""
-    found = []
-    for m, model in enumerate(cells.models):
-        for g, gpu in enumerate(cells.gpus):
-            at = (cells.model_code == m) & (cells.gpu_code == g)
-            if at.any():
-                found.append((model, gpu, at))
-    return found

@@ -24,6 +24,7 @@ from rooffloor.validate.reporting.sections import which_floor
 
 if TYPE_CHECKING:
     from rooffloor.validate.comparison.comparison import Comparison
+    from rooffloor.validate.study.study import Study
 
 SCHEMA_VERSION = "1"
 
@@ -56,18 +57,7 @@ def assemble(evidence: Evidence, floors: "Comparison | None" = None, *, seed: in
     return {
         "schema_version": SCHEMA_VERSION,
         "status": {"label": draws.label, "sentences": [*filter(None, [evidence.instead]), *words.status(evidence)]},
-        "study": {
-            "name": study.name,
-            "hash": study.hash,
-            "anchor": study.anchor,
-            "margins": asdict(study.margins),
-            "data_file": study.data.path.name,
-            "format": study.data.format,
-            "stack": study.data.stack,
-            "mode": study.data.mode,
-            "structure": evidence.structure,
-            "constants": evidence.treatment,
-        },
+        "study": study_facts(study) | {"structure": evidence.structure, "constants": evidence.treatment},
         "summary": [*told, *summary.which_floor(which)],
         "absorption": absorbed,
         "hidden_errors": hidden,
@@ -176,11 +166,30 @@ def _cells(evidence: Evidence, which: str) -> list[dict[str, Any]]:
 
 def _provenance(evidence: Evidence, seed: int) -> dict[str, Any]:
     study = evidence.study
-    found: dict[str, Any] = {"study_hash": study.hash, "seed": seed, "code_version": __version__}
     if evidence.measurements is not None:
         p = evidence.measurements.provenance
-        found |= {k: p[k] for k in ("file", "sha256", "format", "stack", "mode", "rows", "accepted") if k in p}
+        found = provenance_facts(study, p, seed)
         found |= {f"MFU of prefill, {gpu}": f"{m['mfu']:.3f}" for gpu, m in p.get("mfu", {}).items()}
-    else:
-        found |= {"file": study.data.path.name, "source": "figures quoted from the published study (see its README)"}
-    return found
+        return found
+    source = {"file": study.data.path.name, "source": "figures quoted from the published study (see its README)"}
+    return provenance_facts(study, {}, seed) | source
+
+
+def provenance_facts(study: "Study", given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Where the numbers come from: the study, the seed, the code, and what is `given` of the file."""
+    facts = {k: given[k] for k in ("file", "sha256", "format", "stack", "mode", "rows", "accepted") if k in given}
+    return {"study_hash": study.hash, "seed": seed, "code_version": __version__} | facts
+
+
+def study_facts(study: "Study") -> dict[str, Any]:
+    """What report.json says of a study, whether or not it has an answer."""
+    return {
+        "name": study.name,
+        "hash": study.hash,
+        "anchor": study.anchor,
+        "margins": asdict(study.margins),
+        "data_file": study.data.path.name,
+        "format": study.data.format,
+        "stack": study.data.stack,
+        "mode": study.data.mode,
+    }

@@ -4,13 +4,11 @@ The content of report.json is then another one (schemas/unanswered.schema.json):
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor import __version__
 from rooffloor.validate.common.errors import GateError
 from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.fitting.least_squares import LeastSquares, least_squares
@@ -18,11 +16,11 @@ from rooffloor.validate.hypotheses.frequentist_h1 import school
 from rooffloor.validate.presentation import writers
 from rooffloor.validate.presentation.blocks import PAIR, Block, Field, Section, Text, decimals, items, records, table
 from rooffloor.validate.presentation.numbers import Record, decimal
+from rooffloor.validate.reporting.record import SCHEMA_VERSION, provenance_facts, study_facts
 
 if TYPE_CHECKING:
     from rooffloor.validate.study.study import Study
 
-SCHEMA_VERSION = "1"
 FAILED = "failed gate"
 """The state of such a report."""
 ROOF = {
@@ -49,16 +47,7 @@ def assemble(study: "Study", failure: GateError, *, seed: int) -> dict[str, Any]
                 "has an interval, and what the constants' uncertainty does to them is not told.",
             ],
         },
-        "study": {
-            "name": study.name,
-            "hash": study.hash,
-            "anchor": study.anchor,
-            "margins": asdict(study.margins),
-            "data_file": study.data.path.name,
-            "format": study.data.format,
-            "stack": study.data.stack,
-            "mode": study.data.mode,
-        },
+        "study": study_facts(study),
         "measured": [_measured(draws, *pair) for pair in draws.pairs()],
         "least_squares": {
             "roof": ROOF[study.efficiency.preset],
@@ -73,8 +62,7 @@ def assemble(study: "Study", failure: GateError, *, seed: int) -> dict[str, Any]
         "flagged": [f"{m} on {g}" for m, g in measurements.flagged_grids],
         "warnings": [str(w) for w in given.get("warnings", ())],
         "diagnostics": {"fits": [dict(row) for row in failure.fits]},
-        "provenance": {"study_hash": study.hash, "seed": seed, "code_version": __version__}
-        | {k: given[k] for k in ("file", "sha256", "format", "stack", "mode", "rows", "accepted") if k in given},
+        "provenance": provenance_facts(study, given, seed),
     }
 
 

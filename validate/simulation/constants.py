@@ -2,7 +2,7 @@
 
 The model is that of `inference.step_model` for the anchor: constants with their priors, one floor per GPU, noise. Given
 the constants, the noise and the spread of the floors, floors are jointly normal and integrate out; the six scalars
-that are left are drawn by adaptive importance sampling, as in `inference.quadrature`. In the closed form the noise of a
+that are left are drawn by adaptive importance sampling (`inference.importance`). In the closed form the noise of a
 cell is that of its step under the GPU's mean offset.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-from scipy.special import expit, logit, ndtr, ndtri, stdtrit
+from scipy.special import expit, logit, ndtr, stdtrit
 
+from rooffloor.models.inference.importance import moments, proposed, resampled, tempered
 from rooffloor.models.inference.noise import variance_ms2
-from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors, beta_shapes
 from rooffloor.models.roof.kernels import Work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 
@@ -23,8 +23,8 @@ type Array = NDArray[np.float64]
 
 NAMES = ("eta_bw", "eta_fa", "l_half")
 """Constants that cells of at most 16 sequences can tell of; the tensor-core ceiling binds no kernel there."""
-ROUNDS, FREEDOM, WIDE = 5, 5.0, 0.2
-"""Rounds that fit the proposal; degrees of freedom of its t; share of points from one twice as wide."""
+ROUNDS = 5
+"""Rounds that fit the proposal."""
 LEAST = 60.0
 """Studies with a smaller effective number of points are done again with eight times as many."""
 
@@ -94,19 +94,16 @@ def _rounds(
 ) -> Constants:
     mean, covariance = _start(len(y), priors)
     for last in [*[False] * ROUNDS, True]:
-        theta, log_proposal = _points(mean, covariance, rng, points)
+        theta, log_proposal = proposed(mean, covariance, rng, points)
+        theta = theta.clip(-30.0, 30.0)
         log = _log_density(theta, work, gpu_code, y, eta_tc, priors) - log_proposal
         log -= log.max(-1, keepdims=True)
         if not last:
-            weight = _tempered(log)
-            mean = np.einsum("sp,spd->sd", weight, theta)
-            off = theta - mean[:, None]
-            covariance = np.einsum("sp,spd,spe->sde", weight, off, off) + 1e-6 * np.eye(theta.shape[-1])
+            mean, covariance = moments(theta, tempered(log, rounds=15), more=1e-6)
     weight = np.exp(log)
     weight /= weight.sum(-1, keepdims=True)
-    position = (np.arange(draws) + rng.random((len(y), 1))) / draws
-    rows = [rng.permutation(np.searchsorted(np.cumsum(w), u)) for w, u in zip(weight, position, strict=True)]
-    chosen = theta[np.arange(len(y))[:, None], np.clip(rows, 0, points - 1), :3]
+    rows = np.array([rng.permutation(row) for row in resampled(weight, draws, rng)])
+    chosen = theta[np.arange(len(y))[:, None], rows, :3]
     values = np.stack([expit(chosen[..., 0]), expit(chosen[..., 1]), np.exp(chosen[..., 2])], -1)
     return Constants(values, 1.0 / (weight**2).sum(-1))
 
@@ -118,32 +115,6 @@ def _start(studies: int, priors: Priors) -> tuple[Array, Array]:
     mean = [logit(bw), logit(fa), np.log(priors.l_half[0]), noise, np.log(priors.noise_ms[0]), 0.0]
     sd = [bw_sd / (bw * (1 - bw)), fa_sd / (fa * (1 - fa)), priors.l_half[1], noise_sd, priors.noise_ms[1], 1.0]
     return np.tile(mean, (studies, 1)), np.tile(np.diag(np.square(sd)), (studies, 1, 1))
-
-
-def _points(mean: Array, covariance: Array, rng: np.random.Generator, points: int) -> tuple[Array, Array]:
-    """Quasi-random points of a multivariate t mixed with one twice as wide, and their log density up to a constant."""
-    studies, dims = mean.shape
-    cube = stats.qmc.Sobol(dims + 1, seed=rng).random(points)
-    cube = ((cube + rng.random((studies, 1, dims + 1))) % 1.0).clip(1e-9, 1.0 - 1e-9)
-    z = ndtri(cube[..., :-1]) * np.sqrt(FREEDOM / stats.chi2.ppf(cube[..., -1:], FREEDOM))
-    z[:, : int(WIDE * points)] *= 2.0
-    root = np.linalg.cholesky(covariance)
-    squared = (z**2).sum(-1) / FREEDOM
-    power = -0.5 * (FREEDOM + dims)
-    log = np.log((1.0 - WIDE) * (1.0 + squared) ** power + WIDE * 2.0**-dims * (1.0 + squared / 4.0) ** power)
-    log -= np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(-1)[:, None]
-    theta = mean[:, None] + z @ np.swapaxes(root, -1, -2)
-    return theta.clip(-30.0, 30.0), log
-
-
-def _tempered(log_weight: Array) -> Array:
-    """Weights (study, point) that sum to 1, flattened where a few points would carry all."""
-    power = np.ones((len(log_weight), 1))
-    for _ in range(15):
-        weight = np.exp(power * log_weight)
-        power[weight.sum(-1) ** 2 / (weight**2).sum(-1) < 0.1 * log_weight.shape[-1]] *= 0.6
-    weight = np.exp(power * log_weight)
-    return np.asarray(weight / weight.sum(-1, keepdims=True))
 
 
 def _log_density(
@@ -178,9 +149,8 @@ def _log_prior(theta: Array, eta_bw: Array, eta_fa: Array, priors: Priors) -> Ar
     """Log prior density of theta up to a constant: the Beta priors on the logit scale, normals for the others."""
 
     def beta(eta: Array, prior: tuple[float, float]) -> Array:
-        mean, sd = prior
-        size = mean * (1.0 - mean) / sd**2 - 1.0
-        return np.asarray(mean * size * np.log(eta) + (1.0 - mean) * size * np.log1p(-eta))
+        a, b = beta_shapes(prior)
+        return np.asarray(a * np.log(eta) + b * np.log1p(-eta))
 
     def normal(x: Array, mean: float, sd: float) -> Array:
         return np.asarray(-0.5 * ((x - mean) / sd) ** 2)

@@ -11,6 +11,8 @@ from three_by_three import CLASSES, branch_ms, grid, measured
 from rooffloor.models.floor.structures import COMBINE, SHARED_BY, FloorStructure
 from rooffloor.models.inference.density import log_density
 from rooffloor.models.inference.layout import KnownFloors
+from rooffloor.models.inference.native import flat, unpacked
+from rooffloor.models.inference.packing import Tables
 from rooffloor.models.inference.step_model import pymc_model
 from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import stack_work
@@ -132,3 +134,16 @@ def test_one_model_on_one_gpu() -> None:
     cells = cells.where((cells.model == "Qwen2.5-7B") & (cells.gpu == "H100"))
     for combine in COMBINE:
         held_together(StepModel(cells, stack_work(cells), REAL, FloorStructure("gpu", combine), "free"), rng)
+
+
+@pytest.mark.parametrize("structure", [FloorStructure("none"), FloorStructure("gpu, launches", "overlapped")], ids=str)
+def test_the_buffer_of_the_sampler_holds_every_field(structure: FloorStructure) -> None:
+    rng = np.random.default_rng(7)
+    cells = real_cells(rng)
+    given = StepModel(cells, stack_work(cells), REAL, structure, "free", query_heads=True)
+    tables = given.tables(given.data)
+    buffer = flat(tables)
+    read = unpacked(buffer[: buffer[0]], buffer[buffer[0] :].view(np.float64))
+    for name, own, back in zip(Tables._fields, tables, read, strict=True):
+        np.testing.assert_array_equal(back, own, err_msg=name)
+        assert np.ndim(back) == np.ndim(own), name
