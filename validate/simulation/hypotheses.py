@@ -222,22 +222,32 @@ def _posterior(made: Simulated, rng: np.random.Generator) -> _Found:
     return _Found(constants, T, quadrature_of_draws(made.cells, T, made.step_ms, rng, points=POINTS))
 
 
-def draws_of(made: Simulated, found: _Found, study: int) -> Draws:
-    """What the judging sees of the posterior of one study."""
-    cells, T, of = made.cells, found.gpu_ms[study], found.floors
+def draws_of(cells: Cells, work: Work, efficiency: Efficiency, step_ms: Array, of: Quadrature, study: int) -> Draws:
+    """What the judging sees of the posterior of one study.
+
+    Parameters
+    ----------
+    work : Work
+        Of the cells.
+    efficiency : Efficiency
+        Constants: numbers, or draws (draw, 1).
+    step_ms : array [cell]
+    of : Quadrature
+        Floors and noise of several studies given these constants, this one's at `study`.
+    """
+    T = np.broadcast_to(work_ms(work, efficiency), (of.floor_ms.shape[1], len(cells)))
     pairs = np.array([(cells.gpus.index(g), cells.models.index(m)) for g, m in of.pairs]).T
     anchor = cells.models.index(ANCHOR)
     theirs = np.array([np.flatnonzero((pairs[0] == g) & (pairs[1] == anchor))[0] for g in cells.gpu_code])
     floors = of.floor_ms[study]
     relative, absolute = of.noise_relative[study][:, cells.model_code], of.noise_ms[study][:, None]
-    step = offset_step_ms(T, made.step_ms[study], of.pair_code, len(of.pairs))
-    told = told_by_cells(made.step_ms[study] - T, variance_ms2(step, relative, absolute), of.pair_code, len(of.pairs))
+    step = offset_step_ms(T, step_ms, of.pair_code, len(of.pairs))
+    told = told_by_cells(step_ms - T, variance_ms2(step, relative, absolute), of.pair_code, len(of.pairs))
     level, overall = DEFAULT_PRIORS.floor_level(positive=False)
     sd_gpu, sd_model, sd_pair = of.floor_sds_ms[study].T
     means = floor_means(*told, floor_covariance(pairs[0], pairs[1], overall, (sd_gpu, sd_model, sd_pair)), level)
     own, count = floors[:, of.pair_code], len(floors)
-    constants: dict[str, Any] = {name: found.constants.values[study, :, [k]].T for k, name in enumerate(NAMES)}
-    parts, dispatch = parts_of(made.work, Efficiency(eta_tc=CONSTANTS.eta_tc, **constants), T)
+    parts, dispatch = parts_of(work, efficiency, T)
     return Draws(
         cells,
         SIMULATED,
@@ -245,7 +255,7 @@ def draws_of(made: Simulated, found: _Found, study: int) -> Draws:
         {m: default_class(m) for m in cells.models},
         cells.batch[None],
         cells.context[None],
-        made.step_ms[[study]],
+        step_ms[None],
         T,
         parts,
         dispatch,
@@ -260,12 +270,19 @@ def draws_of(made: Simulated, found: _Found, study: int) -> Draws:
     )
 
 
+def _of_study(made: Simulated, found: _Found, study: int) -> Draws:
+    values = found.constants.values[study]
+    constants: dict[str, Any] = {name: values[:, [k]] for k, name in enumerate(NAMES)}
+    efficiency = Efficiency(eta_tc=CONSTANTS.eta_tc, **constants)
+    return draws_of(made.cells, made.work, efficiency, made.step_ms[study], found.floors, study)
+
+
 def judge(made: Simulated, margins: Margins, rng: np.random.Generator) -> dict[str, Array]:
     """What every test says of every study: by name, [study]; coverage [study, gpu]."""
     found = _posterior(made, rng)
     judged = []
     for n in range(len(made.step_ms)):
-        draws = with_own_noise(draws_of(made, found, n), rng)
+        draws = with_own_noise(_of_study(made, found, n), rng)
         judged.append(JUDGES[made.truth.test](draws, margins, made, n))
     result = {name: np.array([one[name] for one in judged], dtype=float) for name in judged[0]}
     return result | (_frequentist(made, margins, found) if made.truth.test == "H1" else {})

@@ -91,7 +91,7 @@ def test_constants_are_unknown_and_intervals_cover_all_the_same():
 def test_floors_of_simulated_draws_go_with_their_constants():
     rng = np.random.default_rng(12)
     made = simulate(Truth(leftover=0.0), rng, 2)
-    draws = power.draws_of(made, power._posterior(made, rng), 1)
+    draws = power._of_study(made, power._posterior(made, rng), 1)
     mask = draws.mask(ANCHOR, "GPU 1")
     T, floor, given = (
         draws.gpu_ms[:, mask].mean(-1),
