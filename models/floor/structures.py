@@ -1,7 +1,8 @@
 """The floor: what the host adds to the GPU branch, which cells share one, and how the two join.
 
-A structure has two choices, each one entry in a table here: who shares a floor (`SHARED_BY`) and how the
-floor joins the GPU branch (`COMBINE`). New structures are registered by adding an entry.
+A structure has three choices, each one entry in a table here: who shares a floor (`SHARED_BY`), which terms it has
+beside that constant (`TERMS`: host time that grows with the batch), and how the floor joins the GPU branch (`COMBINE`).
+New structures are registered by adding an entry.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,6 +55,36 @@ SHARED_BY: Mapping[str, Sharing | None] = MappingProxyType(
 )
 """Who shares a floor: nobody has one, one per SKU, per (SKU, class), per (SKU, model), c0 + c1 launches per SKU; or one
 per SKU with a latency per kernel inside T_gpu."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """Host time that grows with what a step holds: its parameter, ms per unit on each SKU, and its column of cells.
+
+    Attributes
+    ----------
+    parameter : str
+        Name in the posterior, and of the prior in `Priors`.
+    column : callable(sequences [cell], layers [cell]) -> [cell]
+        Units in each cell.
+    words : str
+        As in "h0 + b per ...".
+    """
+
+    parameter: str
+    column: Callable[[Any, Any], Any]
+    words: str
+
+
+TERMS: Mapping[str, Term] = MappingProxyType(
+    {
+        "sequence": Term("sequence_ms", lambda sequences, layers: sequences * 1.0, "sequence"),
+        "sequence layer": Term("sequence_layer_ms", lambda sequences, layers: sequences * layers, "sequence and layer"),
+    }
+)
+"""Terms of a floor beside the part that cells share: scheduling, sampling and detokenising of each sequence, which
+belong to host and stack and not to the model; the same once per layer. (What grows with launches alone: `SHARED_BY`.)
+"""
 
 
 @dataclass(frozen=True)
@@ -110,6 +141,8 @@ class FloorStructure:
     combine_of : tuple of (class, combine)
         Classes whose floors join in another way, with H >= 0 as the others: a serving loop may synchronise for
         experts alone.
+    terms : tuple of str
+        Keys of `TERMS`: what the floor of each cell has beside what it shares, per SKU.
 
     Raises
     ------
@@ -120,28 +153,37 @@ class FloorStructure:
     --------
     >>> print(FloorStructure("gpu, model", "overlapped"))
     floor per (gpu, model), overlapped
+    >>> print(FloorStructure("gpu", "added", terms=("sequence",)))
+    floor per (gpu) + per sequence, added
     """
 
     shared_by: str = "gpu, class"
     combine: str = "added"
     combine_of: tuple[tuple[str, str], ...] = ()
+    terms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field, value, table in (
             ("shared_by", self.shared_by, SHARED_BY),
             ("combine", self.combine, COMBINE),
             *(("combine", name, COMBINE) for _, name in self.combine_of),
+            *(("term", name, TERMS) for name in self.terms),
         ):
             if value not in table:
                 raise ValueError(f"floor {field} {value!r} is unknown: expected one of {sorted(table)}")
         if any(COMBINE[name].positive != self.positive for _, name in self.combine_of):
             raise ValueError("floors of one structure are either all signed or all H >= 0")
+        if self.terms and self.sharing is None:
+            raise ValueError("a structure without floors has no terms")
+        if len(set(self.terms)) != len(self.terms):
+            raise ValueError("a floor has each term once")
 
     def __str__(self) -> str:
         if self.sharing is None:
             return "no floor"
         other = "".join(f", {name} for {klass}" for klass, name in self.combine_of)
-        return f"floor per ({self.shared_by}), {self.combine}{other}"
+        terms = "".join(f" + per {TERMS[name].words}" for name in self.terms)
+        return f"floor per ({self.shared_by}){terms}, {self.combine}{other}"
 
     @property
     def sharing(self) -> Sharing | None:
@@ -169,6 +211,10 @@ class FloorStructure:
     def step_ms(self, gpu_ms: Any, floor_ms: Any, q: Any = 1.0, xp: ModuleType | Any = np) -> Any:
         """Step time in ms from the GPU branch and the floor, both in ms and broadcast; `q` only where H >= 0."""
         return overlap_ms(gpu_ms, floor_ms, q, xp) if self.positive else gpu_ms + floor_ms
+
+    def term_units(self, sequences: Any, layers: Any) -> dict[str, NDArray[np.float64]]:
+        """What each term is counted in, by the name of its parameter, from sequences and layers of cells [...]."""
+        return {TERMS[name].parameter: np.asarray(TERMS[name].column(sequences, layers)) for name in self.terms}
 
     def groups(self, cells: Cells, classes: Mapping[str, str]) -> "Groups":
         """Groups of models that share a floor, and the group of each cell.

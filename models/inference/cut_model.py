@@ -12,7 +12,7 @@ from rooffloor.models.inference.layout import KnownFloors
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.inference.step_distribution import efficiency_of
 from rooffloor.models.inference.steps import StepModel
-from rooffloor.models.roof.kernels import Work, launches_of
+from rooffloor.models.roof.kernels import Work, launches_of, layers_of
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 
@@ -81,11 +81,21 @@ def cut_models(
         raise ValueError(f"constants of {lacking[0]} are unknown: the anchor {anchor!r} has no cells there")
     code = np.array([here.gpus.index(gpu) for gpu in there.gpu]) if constants == "free per gpu" else None
     start = work_ms(other, Efficiency.peak())
-    downstream = StepModel(there, other, classes, structure, "fixed", gpu_ms=start, known=known, **options)
+    units = structure.term_units(other.tokens, layers_of(other))
+    term_code = np.array([here.gpus.index(gpu) if gpu in here.gpus else -1 for gpu in there.gpu])
+    # Signed floors are added, and so are their terms: given, they go with T_gpu.
+    given = structure if structure.positive else replace(structure, terms=())
+    downstream = StepModel(there, other, classes, given, "fixed", gpu_ms=start, known=known, **options)
 
     def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
         one = {name: np.asarray(value)[None, None] for name, value in draw.items()}
         data = {"gpu_ms": work_ms(other, efficiency_of(one, code))[0]}
+        if units:
+            host = sum((_on(np.asarray(draw[name]), term_code) * column for name, column in units.items()), start=0.0)
+            if structure.positive:
+                data["host_ms"] = np.asarray(host)
+            else:
+                data["gpu_ms"] = data["gpu_ms"] + host
         if known is not None:
             data["anchor_floor_ms"] = draw["floor_ms"]
         if "q" in draw:
@@ -93,3 +103,8 @@ def cut_models(
         return data
 
     return CutModels(upstream, downstream, data_of)
+
+
+def _on(values: Array, code: NDArray[np.int64]) -> Array:
+    """A term of the floor in each cell, from its value on each SKU of the anchor; elsewhere the geometric mean."""
+    return np.where(code >= 0, values[code], np.exp(np.log(values).mean()))

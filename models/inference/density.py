@@ -158,7 +158,7 @@ def grid_prior(t, sampled, z, sd_pair, variance, grid, d_sampled, d_z, d_varianc
 
 
 @compiled
-def steps(t, branch, floor, q, growth, relative, absolute, nu, d_branch, d_floor, d_growth, d_relative):
+def steps(t, branch, floor, q, growth, host, relative, absolute, nu, d_branch, d_floor, d_growth, d_host, d_relative):
     """Log likelihood of the measured steps, and its derivatives; returns also those by the absolute noise, nu and q."""
     log = d_absolute = d_nu = d_q = 0.0
     if t.student:
@@ -166,14 +166,15 @@ def steps(t, branch, floor, q, growth, relative, absolute, nu, d_branch, d_floor
         d_shared = 0.5 * (digamma(0.5 * (nu + 1.0)) - digamma(0.5 * nu)) - 0.5 / nu
     for i in range(t.measured.size):
         T, y, rel = branch[i], t.measured[i], relative[t.model[i]]
-        by_T, by_H, H = 1.0, 1.0, 0.0
+        by_T, by_H, H, own = 1.0, 1.0, 0.0, 0.0
         step = T
         if t.has_floor:
             H = floor[t.pair[i]]
             if not t.positive:
                 step = T + H + growth[i]
             else:
-                H = math.exp(H) * growth[i]
+                own = math.exp(H) * growth[i]
+                H = own + host[i]
                 qi = t.overlap_free[i] * q + (1.0 - t.overlap_free[i]) * t.overlap[i]
                 power = max(qi, 1e-3)
                 longer, shorter = max(T, H), min(T, H)
@@ -206,8 +207,9 @@ def steps(t, branch, floor, q, growth, relative, absolute, nu, d_branch, d_floor
             d_floor[t.pair[i]] += d_step
             d_growth[i] += d_step
             continue
-        d_floor[t.pair[i]] += d_step * by_H * H
-        d_growth[i] += d_step * by_H * H / growth[i]
+        d_floor[t.pair[i]] += d_step * by_H * own
+        d_growth[i] += d_step * by_H * own / growth[i]
+        d_host[i] += d_step * by_H
         if qi > 1e-3:
             d_q += t.overlap_free[i] * d_step * step * (grown - part * ratio / power)
     return log, d_absolute, d_nu, d_q
@@ -277,6 +279,16 @@ def log_density(t, x, grad, grid):
             share = 1.0 / (1.0 + math.exp(-x[at + t.launch_gpu[i]]))
             growth[i] = 1.0 + share * (t.relative_launches[i] - 1.0)
     at += t.launch_gpus if t.growth else 0
+    at_terms, terms = at, len(t.units)
+    host = t.host.copy()
+    for k in range(terms):
+        some = slice(at, at + t.term_gpus)
+        log += normal(x[some], t.term[k, 0], t.term[k, 1], grad[some])
+        for i in range(cells):
+            host[i] += math.exp(x[at + t.term_gpu[i]]) * t.units[k, i]
+        at += t.term_gpus
+    if not t.positive:  # added like growth
+        growth += host
 
     at_sd, effects = at, 3 if t.grouped else 1
     sd, d_sd, variance, d_variance = np.zeros(3), np.zeros(3), np.ones(4), np.zeros(4)
@@ -319,7 +331,7 @@ def log_density(t, x, grad, grid):
     floored = t.has_floor and n > 0
     clipped = np.zeros(n)
     if floored:
-        guess(t, branch, relative, absolute, q, growth, weight, value)
+        guess(t, branch, relative, absolute, q, growth, host, weight, value)
         for i in range(cells):
             if t.pair[i] < n:
                 weights[t.pair[i]] += weight[i]
@@ -336,9 +348,9 @@ def log_density(t, x, grad, grid):
 
     # the density of what was placed, and back
     d_floor, d_branch, d_relative = np.zeros(floor.size), np.zeros(cells), np.zeros(models)
-    d_growth, d_weight, d_value = np.zeros(cells), np.zeros(cells), np.zeros(cells)
+    d_growth, d_host, d_weight, d_value = np.zeros(cells), np.zeros(cells), np.zeros(cells), np.zeros(cells)
     more, d_absolute, d_nu, d_q = steps(
-        t, branch, floor, q, growth, relative, absolute, nu, d_branch, d_floor, d_growth, d_relative
+        t, branch, floor, q, growth, host, relative, absolute, nu, d_branch, d_floor, d_growth, d_host, d_relative
     )
     log += more
     if t.has_floor:
@@ -364,7 +376,20 @@ def log_density(t, x, grad, grid):
                 kept = 0.0 if clipped[p] else d_weights[p] - d_told[p] * told[p] / weights[p]
                 d_weight[i] = d_told[p] * value[i] / weights[p] + kept
         more, d_more = guess_adjoint(
-            t, branch, relative, absolute, q, growth, weight, d_weight, d_value, d_branch, d_relative, d_growth
+            t,
+            branch,
+            relative,
+            absolute,
+            q,
+            growth,
+            host,
+            weight,
+            d_weight,
+            d_value,
+            d_branch,
+            d_relative,
+            d_growth,
+            d_host,
         )
         d_absolute += more
         d_q += d_more
@@ -393,12 +418,17 @@ def log_density(t, x, grad, grid):
                 grad[where[k] + s] += d_c[k, s] * slope
     if t.growth == GROWS_BY_MS:
         for i in range(cells):
-            grad[at_launch + t.launch_gpu[i]] += d_growth[i] * growth[i]
+            per_launch = math.exp(x[at_launch + t.launch_gpu[i]]) * t.launches * (t.relative_launches[i] - 1.0)
+            grad[at_launch + t.launch_gpu[i]] += d_growth[i] * per_launch
     elif t.growth == GROWS_BY_SHARE:
         for i in range(cells):
             share = 1.0 / (1.0 + math.exp(-x[at_launch + t.launch_gpu[i]]))
             by_share = d_growth[i] * (t.relative_launches[i] - 1.0)
             grad[at_launch + t.launch_gpu[i]] += by_share * share * (1.0 - share)
+    for k in range(terms):
+        for i in range(cells):
+            at = at_terms + k * t.term_gpus + t.term_gpu[i]
+            grad[at] += (d_host[i] if t.positive else d_growth[i]) * math.exp(x[at]) * t.units[k, i]
     if t.q_mode == Q_FREE:
         grad[at_q] += d_q * q * (1.0 - q / Q_MAX)
     if t.student:

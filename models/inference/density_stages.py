@@ -164,7 +164,7 @@ def gpu_branch(t, c, branch, partial):
 
 
 @compiled
-def guess(t, branch, relative, absolute, q, growth, weight, value):
+def guess(t, branch, relative, absolute, q, growth, host, weight, value):
     """Precision and value of each cell's floor, as `step_model._guess` has them."""
     for i in range(t.measured.size):
         y = t.measured[i]
@@ -184,10 +184,17 @@ def guess(t, branch, relative, absolute, q, growth, weight, value):
         seen = (excess * excess / (excess * excess + hidden * hidden)) ** 4
         weight[i] = (y * share / sd) ** 2 * seen
         value[i] = math.log(y) + power * math.log(share) - math.log(growth[i])
+        if t.has_host:  # what the terms leave of the floor, kept above 0
+            rest = 1.0 - host[i] * math.exp(-math.log(y) - power * math.log(share))
+            rest = 0.5 * (rest + math.sqrt(rest * rest + 0.01))
+            weight[i] *= rest * rest
+            value[i] += math.log(rest)
 
 
 @compiled
-def guess_adjoint(t, branch, relative, absolute, q, growth, weight, d_weight, d_value, d_branch, d_relative, d_growth):
+def guess_adjoint(
+    t, branch, relative, absolute, q, growth, host, weight, d_weight, d_value, d_branch, d_relative, d_growth, d_host
+):
     """Adjoint of `guess`; returns the derivatives by the absolute noise and by q."""
     d_absolute = d_q = 0.0
     for i in range(t.measured.size):
@@ -205,23 +212,31 @@ def guess_adjoint(t, branch, relative, absolute, q, growth, weight, d_weight, d_
             power = max(qi, 0.1)
             raw = (math.log(T) - math.log(y)) / power
             beyond = 1.0 - math.exp(min(raw, 5.0))
-            root = math.sqrt(beyond * beyond + 1e-3)
-            share = 0.5 * (beyond + root)
+            bent = math.sqrt(beyond * beyond + 1e-3)
+            share = 0.5 * (beyond + bent)
             above = (y - T) / sd
             excess = 0.5 * (above + math.sqrt(above * above + 0.1))
             hidden = 4.0 * max(1.0 - 4.0 * qi, 0.0)
             both = excess * excess + hidden * hidden
-            # weight = (y share / sd)^2 (excess^2 / both)^4
-            d_share = 2.0 * dw * weight[i] / share + dv * power / share
+            # weight = (y share / sd)^2 (excess^2 / both)^4, times the square of what the terms leave
+            d_whole = dv
+            if t.has_host:
+                part = host[i] * math.exp(-math.log(y) - power * math.log(share))
+                root = math.sqrt((1.0 - part) ** 2 + 0.01)
+                rest = 0.5 * (1.0 - part + root)
+                d_part = -(dv / rest + 2.0 * dw * weight[i] / rest) * rest / root
+                d_host[i] += d_part * math.exp(-math.log(y) - power * math.log(share))
+                d_whole -= d_part * part
+            d_share = 2.0 * dw * weight[i] / share + d_whole * power / share
             d_variance = -dw * weight[i] / variance
             d_excess = dw * weight[i] * 8.0 * hidden * hidden / (excess * both)
             d_hidden = -dw * weight[i] * 8.0 * hidden / both
-            d_power = dv * math.log(share)
+            d_power = d_whole * math.log(share)
             d_growth[i] -= dv / growth[i]
             d_above = d_excess * excess / math.sqrt(above * above + 0.1)
             d_branch[i] -= d_above / sd
             d_variance -= 0.5 * d_above * above / variance
-            d_beyond = d_share * share / root
+            d_beyond = d_share * share / bent
             if raw < 5.0:
                 d_raw = -d_beyond * (1.0 - beyond)
                 d_branch[i] += d_raw / (T * power)

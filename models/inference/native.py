@@ -93,43 +93,49 @@ def unpacked(ints, floats):
         _line(ints, floats, 5),  # overlap
         _line(ints, floats, 6),  # overlap_free
         _line(ints, floats, 7),  # relative_launches
-        _codes(ints, 8),  # pair
-        _codes(ints, 9),  # model
-        _codes(ints, 10),  # constants_of
-        _codes(ints, 11),  # launch_gpu
-        _i(ints, 12),  # sets
-        _i(ints, 13) != 0,  # ridge
-        _i(ints, 14) != 0,  # query
-        _i(ints, 15) != 0,  # latency
-        _i(ints, 16),  # models
-        _square(ints, floats, 17),  # noise_basis
-        _i(ints, 18) != 0,  # student
-        _i(ints, 19) != 0,  # has_floor
-        _i(ints, 20) != 0,  # positive
-        _i(ints, 21) != 0,  # grouped
-        _i(ints, 22),  # q_mode
-        _f(ints, floats, 23),  # anchor_q
-        _i(ints, 24),  # growth
-        _i(ints, 25),  # launch_gpus
-        _f(ints, floats, 26),  # launches
-        _codes(ints, 27),  # size
-        _square(ints, floats, 28),  # basis
-        _codes(ints, 29),  # block
-        _line(ints, floats, 30),  # start
-        _line(ints, floats, 31),  # known
-        _square(ints, floats, 32),  # fill
-        _line(ints, floats, 33),  # fill_sd
-        _codes(ints, 34),  # order
-        _square(ints, floats, 35),  # grid_basis
-        _codes(ints, 36),  # grid_block
-        _square(ints, floats, 37),  # eta
-        _square(ints, floats, 38),  # logarithms
-        _line(ints, floats, 39),  # inverse
-        _line(ints, floats, 40),  # noise
-        _line(ints, floats, 41),  # nu
-        _line(ints, floats, 42),  # level
-        _line(ints, floats, 43),  # scales
-        _line(ints, floats, 44),  # launch
+        _square(ints, floats, 8),  # units
+        _line(ints, floats, 9),  # host
+        _codes(ints, 10),  # pair
+        _codes(ints, 11),  # model
+        _codes(ints, 12),  # constants_of
+        _codes(ints, 13),  # launch_gpu
+        _codes(ints, 14),  # term_gpu
+        _i(ints, 15),  # sets
+        _i(ints, 16) != 0,  # ridge
+        _i(ints, 17) != 0,  # query
+        _i(ints, 18) != 0,  # latency
+        _i(ints, 19),  # models
+        _square(ints, floats, 20),  # noise_basis
+        _i(ints, 21) != 0,  # student
+        _i(ints, 22) != 0,  # has_floor
+        _i(ints, 23) != 0,  # positive
+        _i(ints, 24) != 0,  # grouped
+        _i(ints, 25),  # q_mode
+        _f(ints, floats, 26),  # anchor_q
+        _i(ints, 27),  # growth
+        _i(ints, 28),  # launch_gpus
+        _i(ints, 29),  # term_gpus
+        _i(ints, 30) != 0,  # has_host
+        _f(ints, floats, 31),  # launches
+        _codes(ints, 32),  # size
+        _square(ints, floats, 33),  # basis
+        _codes(ints, 34),  # block
+        _line(ints, floats, 35),  # start
+        _line(ints, floats, 36),  # known
+        _square(ints, floats, 37),  # fill
+        _line(ints, floats, 38),  # fill_sd
+        _codes(ints, 39),  # order
+        _square(ints, floats, 40),  # grid_basis
+        _codes(ints, 41),  # grid_block
+        _square(ints, floats, 42),  # eta
+        _square(ints, floats, 43),  # logarithms
+        _line(ints, floats, 44),  # inverse
+        _line(ints, floats, 45),  # noise
+        _line(ints, floats, 46),  # nu
+        _line(ints, floats, 47),  # level
+        _line(ints, floats, 48),  # scales
+        _line(ints, floats, 49),  # launch
+        _square(ints, floats, 50),  # term
     )
 
 

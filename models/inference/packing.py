@@ -44,11 +44,16 @@ class Tables(NamedTuple):
     overlap_free: Array
     relative_launches: Array
     """[cell]"""
+    units: Array
+    """[term, cell]: what each term of the floor is counted in."""
+    host: Array
+    """[cell]: host time that is given, ms."""
     pair: Codes
     model: Codes
     constants_of: Codes
     launch_gpu: Codes
-    """[cell]: which floor, noise, set of constants and growth."""
+    term_gpu: Codes
+    """[cell]: which floor, noise, set of constants, growth and terms."""
     sets: int
     """Sets of constants; 0: FIXED."""
     ridge: bool
@@ -67,6 +72,9 @@ class Tables(NamedTuple):
     anchor_q: float
     growth: int
     launch_gpus: int
+    term_gpus: int
+    has_host: bool
+    """Whether floors have terms, or host time is given."""
     launches: float
     """Launches at which floors are stated."""
     size: Codes
@@ -104,6 +112,8 @@ class Tables(NamedTuple):
     """[3]: prior scales of SKU, group and pair effects."""
     launch: Array
     """[2]: mean and sd of log launch_ms."""
+    term: Array
+    """[term, 2]: mean and sd of the logarithm of each term."""
 
 
 def inverse_moments(moments: tuple[float, float]) -> tuple[float, float]:
@@ -117,8 +127,8 @@ def log_moments(prior: tuple[float, float]) -> tuple[float, float]:
     return math.log(prior[0]), prior[1]
 
 
-def prior_tables(priors: Priors, positive: bool) -> dict[str, Array]:
-    """The fields of `Tables` that hold numbers of the priors."""
+def prior_tables(priors: Priors, positive: bool, terms: tuple[str, ...] = ()) -> dict[str, Array]:
+    """The fields of `Tables` that hold numbers of the priors; `terms` are parameters of the floor's terms."""
     return {
         "eta": np.array([beta_shapes(getattr(priors, name)) for name in ("eta_bw", "eta_fa", "eta_tc")]),
         "logarithms": np.array([log_moments(p) for p in (priors.l_half, priors.rho_q, priors.launch_ms)]),
@@ -128,6 +138,7 @@ def prior_tables(priors: Priors, positive: bool) -> dict[str, Array]:
         "level": np.array(priors.floor_level(positive)),
         "scales": np.array([priors.floor_scale(k, positive) for k in ("gpu", "group", "pair")]),
         "launch": np.array(log_moments(priors.launch_ms)),
+        "term": np.array([log_moments(getattr(priors, name)) for name in terms]).reshape(-1, 2),
     }
 
 

@@ -14,7 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy import stats
 
-from rooffloor.models.floor.structures import Q_MAX, FloorStructure
+from rooffloor.models.floor.structures import Q_MAX, TERMS, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors, beta_shapes
 from rooffloor.models.roof.kernels import Work, launches_of
 from rooffloor.models.specs.cells import Cells
@@ -25,6 +25,7 @@ COMPONENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("constants", ("eta_bw", "eta_fa", "eta_tc", "l_half", "rho_q", "latency_ms")),
     ("overlap", ("q",)),
     ("launches", ("launch_ms", "launch_share")),
+    ("terms", tuple(term.parameter for term in TERMS.values())),
     ("noise", ("noise_level", "noise_spread", "noise_own", "noise_ms", "student_nu")),
 )
 """Components of the prior beside the floors, and the parameters that each may have, all independent."""
@@ -66,6 +67,7 @@ def _distributions(priors: Priors) -> dict[str, Any]:
         "q": stats.uniform(0.0, Q_MAX),
         "launch_ms": _log_normal(priors.launch_ms),
         "launch_share": stats.uniform(0.0, 1.0),
+        **{term.parameter: _log_normal(getattr(priors, term.parameter)) for term in TERMS.values()},
         "noise_level": stats.norm(np.log(level), level_sd),
         "noise_spread": stats.halfnorm(scale=priors.noise_spread),
         "noise_own": stats.norm(),
@@ -137,6 +139,9 @@ def sample_prior(
     if sharing is not None and sharing.per_launch:
         coords["launch_gpu"] = list(cells.gpus)
         dims["launch_share" if structure.positive else "launch_ms"] = ("launch_gpu",)
+    if structure.terms:
+        coords["term_gpu"] = list(cells.gpus)
+        dims |= {TERMS[name].parameter: ("term_gpu",) for name in structure.terms}
     dims |= {"noise_level": (), "noise_spread": (), "noise_own": ("noisy_model",), "noise_ms": ()}
     if likelihood == "student":
         dims["student_nu"] = ()
@@ -202,7 +207,7 @@ def log_prior(posterior: xr.Dataset, structure: FloorStructure, priors: Priors =
     -------
     Dataset (chain, draw)
         "constants" (constants of the GPU branch), "floors" (the grid of floors and its scales), "overlap" (q),
-        "launches" (growth per launch), "noise".
+        "launches" (growth per launch), "terms" (other terms of the floor), "noise".
     """
     table = _distributions(priors)
     components = {}

@@ -167,7 +167,8 @@ def has_closed_form(model: StepModel) -> bool:
     sharing = model.structure.sharing
     normal = model.constants == "fixed" and model.likelihood == "normal" and model.structure.combine == "added"
     own = model.layout is not None and model.layout.code.max() < model.layout.measured.shape[1]  # no cell's is given
-    return normal and own and sharing is not None and sharing.dim is not None and not sharing.per_launch
+    grows = (sharing is not None and sharing.per_launch) or bool(model.terms)
+    return normal and own and sharing is not None and sharing.dim is not None and not grows
 
 
 def quadrature_of_draws(
@@ -216,7 +217,8 @@ def _layout(
 ) -> tuple["_Layout", tuple[tuple[str, str], ...], NDArray[np.int64]]:
     """The layout, the names (gpu, group label) of its floors, and the floor of each cell."""
     sharing = structure.sharing
-    if sharing is None or sharing.dim is None or structure.combine != "added" or sharing.per_launch:
+    grows = (sharing is not None and sharing.per_launch) or bool(structure.terms)
+    if sharing is None or sharing.dim is None or structure.combine != "added" or grows:
         raise ValueError(f"quadrature needs signed floors of groups of models, added: not {structure}")
     groups = structure.groups(cells, classes or dict.fromkeys(cells.models, ""))
     codes = list(zip(cells.gpu_code.tolist(), groups.code.tolist(), strict=True))

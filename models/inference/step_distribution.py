@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.noise import variance_ms2
-from rooffloor.models.roof.kernels import Work, launches_of
+from rooffloor.models.roof.kernels import Work, launches_of, layers_of
 from rooffloor.models.roof.roofline import CONSTANTS, Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 
@@ -146,17 +146,32 @@ def floors_of(
         labels = np.array([structure.sharing.label(m, classes[m]) for m in cells.model.tolist()])
         at = (*at, _codes_of(labels, posterior[dim].values, f"floors of {dim}"))
     out = np.ascontiguousarray(floor[at])
-    if not structure.sharing.per_launch:
+    if not (structure.sharing.per_launch or structure.terms):
         return out
     if work is None:
-        raise ValueError("floors that grow with launches need work")
+        raise ValueError("floors that grow with launches or sequences need work")
+    host = host_ms_of(posterior, cells, structure, work)
+    return host + (_per_launch(posterior, cells, out, work) if structure.sharing.per_launch else out)
+
+
+def host_ms_of(posterior: Any, cells: Cells, structure: FloorStructure, work: Work) -> Array:
+    """Host time of the terms of a floor, ms, [draw, cell]; [1, cell] of 0 where it has none."""
+    units = structure.term_units(work.tokens, layers_of(work))
+    if not units:
+        return np.zeros((1, len(cells)))
+    code = _codes_of(cells.gpu, posterior["term_gpu"].values, "floor terms on GPU")
+    return np.asarray(sum(_pooled(posterior[name])[:, code] * column for name, column in units.items()))
+
+
+def _per_launch(posterior: Any, cells: Cells, floor_ms: Array, work: Work) -> Array:
+    """Floors that grow with launches, from those at the mean number, ms, [draw, cell]."""
     of_mean, launches = float(np.asarray(posterior["launches_at_floor"]).flat[0]), launches_of(work)
     name = "launch_share" if "launch_share" in posterior else "launch_ms"
     code = _codes_of(cells.gpu, posterior["launch_gpu"].values, "launches on GPU")
     each = np.ascontiguousarray(_pooled(posterior[name])[:, code])
     if name == "launch_share":
-        return out * (1.0 + each * (launches / of_mean - 1.0))
-    return out + each * (launches - of_mean)
+        return np.asarray(floor_ms * (1.0 + each * (launches / of_mean - 1.0)))
+    return np.asarray(floor_ms + each * (launches - of_mean))
 
 
 def _q_of(posterior: Any, cells: Cells, classes: Mapping[str, str], structure: FloorStructure) -> Array:

@@ -13,6 +13,8 @@ Names in the posterior, with their dims:
 - ``q``: the overlap, where it is free.
 - ``launch_ms`` (gpu) (signed floors) or ``launch_share`` (gpu) (H >= 0): how a floor per launch grows; ``floor_ms``
   is then the floor at the mean number of launches, ``launches_at_floor``.
+- ``sequence_ms``, ``sequence_layer_ms`` (term_gpu): terms of the floor, ms per sequence (and layer); ``floor_ms`` is
+  then the floor without them.
 - ``latency_ms``: latency per kernel inside T_gpu, where the structure frees it.
 - ``noise_relative`` (noisy_model) (σ) with its hierarchy over models ``noise_level``, ``noise_spread`` and
   ``noise_own``; ``noise_ms`` (s); ``student_nu`` (Student-t only).
@@ -21,8 +23,9 @@ Names in the posterior, with their dims:
   ``eta_bw``.
 
 Observed: ``step_ms`` (cell). Data that a refit may replace: ``measured_ms``, ``known_sd_ms``,
-``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, ``anchor_floor_ms``, ``anchor_q``
-and ``relative_launches``. No variable has one value per cell, so that a compiled model can be refitted to other cells.
+``pair_code``, ``noisy_model_code``, ``gpu_ms`` or the fields of ``PeakTimes``, ``anchor_floor_ms``, ``anchor_q``,
+``relative_launches``, ``host_ms``, units of the terms. No variable has one value per cell, so that a compiled model can
+be refitted to other cells.
 
 ``steps.StepModel`` holds what a model is made of; the compiled form that the product samples is `density`.
 
@@ -52,7 +55,7 @@ from rooffloor.models.inference.layout import KnownFloors, noise_basis
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.packing import inverse_moments
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors, beta_shapes
-from rooffloor.models.inference.steps import ETA, TIMES, StepModel
+from rooffloor.models.inference.steps import ETA, TIMES, UNITS, StepModel
 from rooffloor.models.roof.kernels import PeakTimes, Work
 from rooffloor.models.roof.roofline import Efficiency, combine
 from rooffloor.models.specs.cells import Cells
@@ -100,13 +103,17 @@ def pymc_model(m: StepModel) -> pm.Model:
         relative = _noise_by_model(m)[given["noisy_model_code"]]
         absolute = _log_normal("noise_ms", m.priors.noise_ms)
         about = variance_ms2(measured, relative, absolute, known_sd_ms)
-        growth = _growth(m, given)
+        growth, host = _growth(m, given), _host(m, given)
+        if host is not None and not m.positive:  # added like growth
+            growth, host = (host if growth is None else growth + host), None
         variance, scales = _floor_scales(m)
         step = branch = given["gpu_ms"] if m.constants == "fixed" else _gpu_branch(m, given, about, growth, variance)
         if layout is not None:
             q = _overlap(m, given) if m.positive else None
-            floor = _cell_floors(m, given, _guess(measured, pt.sqrt(about), branch, q, growth), variance, scales)
+            guess = _guess(measured, pt.sqrt(about), branch, q, growth, host)
+            floor = _cell_floors(m, given, guess, variance, scales)
             floor = floor if growth is None else floor * growth if m.positive else floor + growth
+            floor = floor if host is None else floor + host
             step = structure.step_ms(branch, floor, q, xp=pt)
         sd = pt.sqrt(variance_ms2(step, relative, absolute, known_sd_ms))
         if m.likelihood == "student":
@@ -159,13 +166,25 @@ def _growth(m: StepModel, given: Mapping[str, Any]) -> Any:
     return each[code] * m.launches_at * (relative - 1.0)
 
 
-def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[Any, Any]:
+def _host(m: StepModel, given: Mapping[str, Any]) -> Any:
+    """Host time of the terms of the floor, ms, [cell]; None where it has none."""
+    if m.host_given:
+        return given["host_ms"]
+    if not m.terms:
+        return None
+    code = given["term_gpu_code"]
+    each = [_log_normal(name, getattr(m.priors, name), "term_gpu")[code] * given[UNITS + name] for name in m.terms]
+    return sum(each[1:], each[0])
+
+
+def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any, host: Any) -> tuple[Any, Any]:
     """What each cell alone says of its floor (of the logarithm, given q): precision, and precision times value.
 
     Signed, y - T. Positive, with the floor's share s = 1 - (T/y)^(1/q) in y^(1/q): log H = log y + q log s, and a
     step moves by y s per unit of log H. s is kept off zero where T reaches y: there the cell says nothing. Nor does one
     where a floor may hide below T (q near 0) and y - T is within the noise: H may then be anything up to about T, and a
-    precision would put chains on a scale far too fine for that.
+    precision would put chains on a scale far too fine for that. Where the floor has terms, what they leave of it, kept
+    above 0, is the part that cells share.
     """
     if q is None:
         value = measured - branch if growth is None else measured - branch - growth
@@ -181,6 +200,10 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any) -> tuple[An
     excess = 0.5 * (excess + pt.sqrt(excess**2 + 0.1))
     hidden = 4.0 * pt.maximum(1.0 - 4.0 * q, 0.0)  # the excess, in sds, that may be noise
     precision = (measured * share / sd) ** 2 * (excess**2 / (excess**2 + hidden**2)) ** 4
+    if host is not None:
+        rest = 1.0 - host * pt.exp(-pt.log(measured) - power * pt.log(share))
+        rest = 0.5 * (rest + pt.sqrt(rest**2 + 0.01))
+        precision, value = precision * rest**2, value + pt.log(rest)
     return precision, precision * value
 
 

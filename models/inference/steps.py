@@ -12,18 +12,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.models.floor.structures import Q_MAX, FloorStructure
+from rooffloor.models.floor.structures import Q_MAX, TERMS, FloorStructure
 from rooffloor.models.inference import packing
 from rooffloor.models.inference.layout import KnownFloors, Layout, noise_basis
 from rooffloor.models.inference.packing import IDENTITY, LOG, LOGIT, Parameter, Tables
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import KERNELS, PeakTimes, Work, launches_of
+from rooffloor.models.roof.kernels import KERNELS, PeakTimes, Work, launches_of, layers_of
 from rooffloor.models.specs.cells import Cells
 
 type Array = NDArray[np.float64]
 
 TIMES = tuple(f.name for f in fields(PeakTimes))
 ETA = ("eta_bw", "eta_fa", "eta_tc")
+UNITS = "units of "
+"""Before the parameter of a term of the floor: the data that it multiplies, [cell]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +78,8 @@ class StepModel:
             raise ValueError("constants='fixed' needs gpu_ms")
         if self.constants != "fixed" and self.work is None:
             raise ValueError("constants='free' needs work")
-        if self.per_launch and self.work is None:
-            raise ValueError("floors that grow with launches need work")
+        if (self.per_launch or self.terms) and self.work is None:
+            raise ValueError("floors that grow with launches or sequences need work")
         sharing = self.structure.sharing
         layout = None if sharing is None else Layout.of(self.cells, self.classes, self.structure, self.known)
         object.__setattr__(self, "layout", layout)
@@ -86,6 +88,16 @@ class StepModel:
     def per_launch(self) -> bool:
         """Whether floors grow with launches."""
         return self.structure.sharing is not None and self.structure.sharing.per_launch
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Parameters of the floor's terms; none where host time is given with the anchor's floors."""
+        return () if self.known is not None else tuple(TERMS[name].parameter for name in self.structure.terms)
+
+    @property
+    def host_given(self) -> bool:
+        """Whether host time of the terms is data: in the second stage of a cut."""
+        return self.known is not None and bool(self.structure.terms)
 
     @property
     def latency(self) -> bool:
@@ -174,6 +186,13 @@ class StepModel:
         if self.per_launch:
             assert self.work is not None
             data |= {"relative_launches": launches_of(self.work) / self.launches_at, "launch_gpu_code": cells.gpu_code}
+        if self.host_given:
+            data["host_ms"] = np.zeros(rows)
+        elif self.terms:
+            assert self.work is not None
+            rows_of = self.work.tokens, layers_of(self.work)
+            data |= {UNITS + name: _floats(units) for name, units in self.structure.term_units(*rows_of).items()}
+            data["term_gpu_code"] = cells.gpu_code
         return data
 
     @cached_property
@@ -189,6 +208,8 @@ class StepModel:
             coords["noise_contrast"] = np.arange(models - 1)
         if self.per_launch:
             coords["launch_gpu"] = list(cells.gpus)
+        if self.terms:
+            coords["term_gpu"] = list(cells.gpus)
         if layout is None:
             return coords
         coords["gpu"] = list(layout.gpus)
@@ -244,6 +265,8 @@ class StepModel:
             add("launch_share", LOGIT, 0.0, ("launch_gpu",))
         elif self.per_launch:
             add("launch_ms", LOG, float(np.log(p.launch_ms[0])), ("launch_gpu",))
+        for name in self.terms:
+            add(name, LOG, float(np.log(getattr(p, name)[0])), ("term_gpu",))
         for effect, name in self.scales.items():
             add(name, LOG, float(np.log(p.floor_scale(effect, self.positive))))
         for name, dim in (("z_floor", "contrast"), ("z_unmeasured", "unmeasured")):
@@ -303,10 +326,13 @@ class StepModel:
             overlap=_floats(data.get("overlap", zeros)),
             overlap_free=free,
             relative_launches=_floats(data.get("relative_launches", zeros)),
+            units=np.ascontiguousarray(np.array([data[UNITS + name] for name in self.terms]).reshape(-1, rows)),
+            host=_floats(data.get("host_ms", zeros)),
             pair=_codes(data.get("pair_code", codes)),
             model=_codes(data["noisy_model_code"]),
             constants_of=_codes(data.get("constants_gpu_code", codes)),
             launch_gpu=_codes(data.get("launch_gpu_code", codes)),
+            term_gpu=_codes(data.get("term_gpu_code", codes)),
             sets=0 if self.constants == "fixed" else len(self.coords.get("constants_gpu", (0,))),
             ridge=self.ridge,
             query=self.query_heads and self.constants != "fixed",
@@ -321,6 +347,8 @@ class StepModel:
             anchor_q=float(data.get("anchor_q", 1.0)),
             growth=growth,
             launch_gpus=len(self.coords.get("launch_gpu", ())),
+            term_gpus=len(self.coords.get("term_gpu", ())),
+            has_host=self.host_given or bool(self.terms),
             launches=self.launches_at,
             size=_codes(size),
             basis=np.ascontiguousarray(basis),
@@ -332,7 +360,7 @@ class StepModel:
             order=_codes(order),
             grid_basis=np.ascontiguousarray(grid_basis),
             grid_block=_codes(grid_block),
-            **packing.prior_tables(self.priors, self.positive),
+            **packing.prior_tables(self.priors, self.positive, self.terms),
         )
 
     def posterior(self, x: Array, grids: Array, logits: Array) -> dict[str, Array]:

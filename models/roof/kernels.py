@@ -154,6 +154,11 @@ def launches_of(work: Work) -> Floats:
     return np.asarray(work.launches.sum(axis=-1), dtype=float)
 
 
+def layers_of(work: Work) -> Floats:
+    """Layers with attention of the model of each cell, [...]."""
+    return np.asarray(work.launches[..., KERNELS.index("attention")], dtype=float)
+
+
 def experts_streamed(shapes: ModelShapes, tokens: ArrayLike, experts: Experts = "active") -> Floats:
     """Routed experts per layer whose weights one step reads, a named choice.
 

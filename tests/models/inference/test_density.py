@@ -46,6 +46,7 @@ def structures() -> list[FloorStructure]:
         for combine, how in COMBINE.items():
             if sharing is not None and (how.positive or not sharing.kernel_latency):
                 found.append(FloorStructure(shared_by, combine))
+    found += [FloorStructure("gpu, launches", combine, terms=("sequence", "sequence layer")) for combine in COMBINE]
     return [*found, FloorStructure("gpu, class", "overlapped", (("moe", "added, H >= 0"),))]
 
 
@@ -126,6 +127,18 @@ def test_it_is_pymcs_with_t_gpu_given(
     classes = CLASSES | {"anchor": "other"}
     structure = FloorStructure(combine=combine)
     held_together(StepModel(data, None, classes, structure, "fixed", branch_ms(cells), known=known), rng)
+
+
+@pytest.mark.parametrize("combine", ["overlapped", "max"])
+def test_it_is_pymcs_with_host_time_given(combine: str) -> None:
+    rng = np.random.default_rng(8)
+    cells = real_cells(rng)
+    structure = FloorStructure("gpu, model", combine, terms=("sequence",))
+    known = KnownFloors("anchor", {"H100": 3.0, "A100-40GB": 2.0}, q=0.4)
+    classes, T = REAL | {"anchor": "7B"}, 0.6 * np.asarray(cells.step_ms)
+    model = StepModel(cells, stack_work(cells), classes, structure, "fixed", T, known=known)
+    model.data["host_ms"][:] = 0.04 * cells.batch
+    held_together(model, rng)
 
 
 def test_one_model_on_one_gpu() -> None:
