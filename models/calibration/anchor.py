@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from rooffloor.models.calibration.draws import Array, Calibration, Domain
-from rooffloor.models.calibration.floors import floor_scales
+from rooffloor.models.calibration.draws import TERM_OF, Array, Calibration, Domain
+from rooffloor.models.calibration.floors import floor_scales, launch_and_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.one_pair import fit_floors
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import Experts, stack_work
+from rooffloor.models.roof.kernels import Experts, launches_of_shapes, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
@@ -30,6 +30,7 @@ def of_anchor(
     rng: np.random.Generator,
     *,
     combine: str = "added",
+    terms: Mapping[str, Array] | None = None,
     experts: Experts = "active",
     priors: Priors = DEFAULT_PRIORS,
     **said: str,
@@ -42,6 +43,8 @@ def of_anchor(
         Of one model, with steps; SKUs in the order of their codes.
     constants : mapping of constant to array [draw]
         The same for all SKUs.
+    terms : mapping of parameter to array [draw, gpu], ms, optional
+        Of `structures.TERMS`, drawn with the constants.
     said
         `label`, `source`, `treatment`, `stack` and `mode` of the calibration.
     """
@@ -52,7 +55,10 @@ def of_anchor(
     work = stack_work(cells, {anchor: shapes}, specs, experts=experts)
     T = np.broadcast_to(work_ms(work, Efficiency(**own)), (count, len(cells)))
     every = {name: np.tile(getattr(cells, name), (count, 1)) for name in ("batch", "context", "step_ms")}
-    structure = FloorStructure("gpu, model", combine)
+    terms = dict(terms or {})
+    structure = FloorStructure("gpu, model", combine, terms=tuple(TERM_OF[name] for name in terms))
+    units = structure.term_units(cells.batch, shapes.layers)
+    host = np.zeros((count, len(cells))) + sum((terms[n][:, cells.gpu_code] * units[n] for n in terms), start=0.0)
     fit = fit_floors(
         cells.gpu_code,
         T,
@@ -62,7 +68,11 @@ def of_anchor(
         floor_prior=priors.floor_level(structure.positive),
         noise_prior=priors.noise_level(),
         known_sd_ms=0.0 if cells.step_sd_ms is None else cells.step_sd_ms,
+        host_ms=host,
     )
+    launches = np.full(len(cells.gpus), float(launches_of_shapes(shapes)))
+    pairs = [(g, klass, anchor) for g in cells.gpus]
+    each, scales = launch_and_scales(pairs, fit.floor_ms, launches, structure, rng, priors)
     texts: dict[str, Any] = {"treatment": "anchor alone"} | said
     return Calibration(
         gpus=cells.gpus,
@@ -74,7 +84,10 @@ def of_anchor(
         noise_relative=fit.noise_relative[..., None],
         combine=combine,
         q=fit.q,
-        scales=floor_scales([(g, klass, anchor) for g in cells.gpus], fit.floor_ms, structure, rng, priors),
+        scales=scales,
+        launch_ms=each,
+        launches=launches[:1],
+        anchor_layers=shapes.layers,
         weight=np.full(count, 1.0 / count),
         unit=np.arange(count) * BATCHES // count,
         anchor_gpu=cells.gpu_code,
@@ -85,6 +98,8 @@ def of_anchor(
         specs={g: specs[g] for g in cells.gpus},
         experts=experts,
         domain=Domain.of(cells.batch, cells.context, [shapes.parameters]),
+        terms=terms,
+        priors=priors,
         **texts,
     )
 
@@ -105,7 +120,7 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
         Log density of the anchor's steps under these floors, mean over the draws of the constants. The constants are as
         calibrated: under the joining that they were fitted with it is higher than a fit under the other would find.
     """
-    structure = FloorStructure("gpu, model", combine)
+    structure = replace(calibration.structure, combine=combine)
     used = np.unique(calibration.anchor_gpu)
     fit = fit_floors(
         np.searchsorted(used, calibration.anchor_gpu),
@@ -115,12 +130,15 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
         rng,
         floor_prior=calibration.priors.floor_level(structure.positive),
         noise_prior=calibration.priors.noise_level(),
+        host_ms=calibration.anchor_host_ms,
     )
     shape = (len(calibration.weight), len(calibration.gpus), 1)
     floors, noises = np.full(shape, np.nan), np.full(shape, np.nan)
     floors[:, used, 0], noises[:, used, 0] = fit.floor_ms, fit.noise_relative
     klass = calibration.anchor_class
     pairs = [(calibration.gpus[g], klass, calibration.anchor) for g in used]
+    own = calibration.launches
+    own = None if own is None else own[[calibration.models.index(calibration.anchor)]]
     anew = replace(
         calibration,
         models=(calibration.anchor,),
@@ -129,6 +147,7 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
         noise_relative=noises,
         combine=combine,
         q=fit.q,
+        launches=own,
         scales=floor_scales(pairs, fit.floor_ms, structure, rng, calibration.priors),
     )
     top = fit.log_evidence.max()

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.models.calibration.floors import EFFECTS, floor_given
-from rooffloor.models.floor.structures import COMBINE, Q_MAX, FloorStructure
+from rooffloor.models.calibration.floors import EFFECTS, at_launches, floor_given
+from rooffloor.models.floor.structures import COMBINE, Q_MAX, TERMS, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.roof.kernels import EXPERTS, Experts, decode_work
 from rooffloor.models.roof.roofline import CONSTANTS, Efficiency, work_ms
@@ -27,9 +27,12 @@ NOISE_FREEDOM = 4.0
 TEXTS = ("anchor", "combine", "experts", "label", "source", "treatment", "stack", "mode")
 ANCHOR = ("anchor_batch", "anchor_context", "anchor_step_ms", "anchor_gpu_ms")
 FLOATS = ("scales", "floor_ms", "noise_relative", "q", *ANCHOR)
-"""Fields that are texts; the cells of the anchor; and all arrays by draw but the constants, weight and unit."""
+"""Fields that are texts; the cells of the anchor; and all arrays by draw that every calibration has, but weight and
+unit."""
 
 
+TERM_OF = {term.parameter: name for name, term in TERMS.items()}
+"""Term of the floor by its parameter."""
 LEAST_NOISE, MOST_NOISE, LARGEST_SCALE, SHORTEST_MS, LONGEST_MS, MOST_TOKENS = 1e-6, 100.0, 1e4, 1e-6, 1e7, 1e9
 """No calibration of decode steps has other numbers: noise, scales of floors, times, batches and contexts."""
 
@@ -62,7 +65,7 @@ class Calibration:
     constants : mapping of constant to array [draw, gpu]
         Those of `roofline.CONSTANTS` that are not at their peak.
     floor_ms : array [draw, gpu, model]
-        NaN where a pair was not measured.
+        What the cells of a pair share of their floor; NaN where a pair was not measured.
     noise_relative : array [draw, gpu, model]
         sd of a measured step over its mean, leftover of the roof included; NaN as above.
     combine : str
@@ -89,6 +92,15 @@ class Calibration:
         cells), "joint" (all cells).
     stack, mode : str
         Serving stack and launch mode of the cells, empty where unknown.
+    terms : mapping of parameter to array [draw, gpu], ms
+        Of `structures.TERMS`: what a floor has beside the part that cells share.
+    anchor_layers : int
+        Layers of the anchor, for terms that grow with layers.
+    launch_ms : array [draw] or None
+        Host time per kernel launch: by how much the floor of a model that was not measured differs from those that were
+        where it has more or fewer launches; None: floors do not follow launches.
+    launches : array [model] or None
+        Kernel launches in a step of each model.
 
     Examples
     --------
@@ -131,6 +143,10 @@ class Calibration:
     treatment: str = ""
     stack: str = ""
     mode: str = ""
+    terms: Mapping[str, Array] = field(default_factory=dict)
+    anchor_layers: int = 1
+    launch_ms: Array | None = None
+    launches: Array | None = None
     priors: Priors = field(default=DEFAULT_PRIORS)
 
     def __post_init__(self) -> None:
@@ -139,16 +155,19 @@ class Calibration:
             "floor_ms": (n, g, m),
             "noise_relative": (n, g, m),
             "q": (n,),
+            **({} if self.launch_ms is None else {"launch_ms": (n,), "launches": (m,)}),
             "scales": (n, len(EFFECTS)),
             "unit": (n,),
             **{name: (n, len(self.anchor_gpu)) for name in ANCHOR},
         }
         found = {name: np.shape(getattr(self, name)) for name in wanted}
-        found |= {name: np.shape(values) for name, values in self.constants.items()}
-        for name, shape in (wanted | dict.fromkeys(self.constants, (n, g))).items():
+        of_gpus = {**self.constants, **self.terms}
+        found |= {name: np.shape(values) for name, values in of_gpus.items()}
+        for name, shape in (wanted | dict.fromkeys(of_gpus, (n, g))).items():
             if found[name] != shape:
                 raise ValueError(f"{name} must have the shape {shape}, got {found[name]}")
         unknown = [name for name in self.constants if name not in CONSTANTS]
+        unknown += [name for name in self.terms if name not in TERM_OF]
         if unknown or self.combine not in COMBINE or self.experts not in EXPERTS:
             raise ValueError(f"unknown constant, combine or experts: {unknown}, {self.combine!r}, {self.experts!r}")
         if len(self.classes) != m or self.anchor not in self.models or not set(self.gpus) <= set(self.specs):
@@ -173,6 +192,8 @@ class Calibration:
         floors, noise = self.floor_ms[measured], self.noise_relative[measured]
         low, high = np.transpose([self.domain.batch, self.domain.context, self.domain.parameters])
         cells = np.stack([getattr(self, name) for name in ANCHOR])
+        each = np.zeros(1) if self.launch_ms is None else self.launch_ms
+        of_models = np.ones(1) if self.launches is None else self.launches
         for good, expected in (
             (bool(measured.any()), "at least one draw of one floor"),
             (bool((measured == measured[:1]).all()), "floors of the same pairs in every draw"),
@@ -181,6 +202,14 @@ class Calibration:
                 f"floors above 0 where they are {self.combine!r}",
             ),
             (bool((np.abs(floors) <= LONGEST_MS).all()), f"floors of at most {LONGEST_MS:g} ms"),
+            (
+                all(((v >= 0) & (v <= LONGEST_MS)).all() for v in (*self.terms.values(), each)),
+                f"terms of floors from 0 to {LONGEST_MS:g} ms",
+            ),
+            (
+                bool(((of_models >= 1) & (of_models <= MOST_TOKENS)).all()) and 1 <= self.anchor_layers <= MOST_TOKENS,
+                "at least one launch and one layer",
+            ),
             (
                 bool(((noise >= LEAST_NOISE) & (noise <= MOST_NOISE)).all()),
                 f"noise from {LEAST_NOISE:g} to {MOST_NOISE:g} of a step for every measured pair",
@@ -210,14 +239,16 @@ class Calibration:
 
     @functools.cached_property
     def structure(self) -> FloorStructure:
-        """Floors per (GPU, model), joined as `combine` says."""
-        return FloorStructure("gpu, model", self.combine)
+        """Floors per (GPU, model), with the terms, joined as `combine` says."""
+        return FloorStructure("gpu, model", self.combine, terms=tuple(TERM_OF[name] for name in self.terms))
 
     def rows(self, keep: NDArray[np.int64]) -> "Calibration":
         """Some of the draws (their numbers, repeats allowed), equally weighted."""
-        arrays = {name: getattr(self, name)[keep] for name in (*FLOATS, "unit")}
+        arrays: dict[str, Any] = {name: getattr(self, name)[keep] for name in (*FLOATS, "unit")}
         constants = {name: values[keep] for name, values in self.constants.items()}
-        return replace(self, constants=constants, weight=np.full(len(keep), 1.0 / len(keep)), **arrays)
+        terms = {name: values[keep] for name, values in self.terms.items()}
+        arrays["launch_ms"] = None if self.launch_ms is None else self.launch_ms[keep]
+        return replace(self, constants=constants, terms=terms, weight=np.full(len(keep), 1.0 / len(keep)), **arrays)
 
     def without(self, model: str) -> "Calibration":
         """The same draws without one model's floors and noise; the anchor stays."""
@@ -230,6 +261,7 @@ class Calibration:
             classes=tuple(self.classes[m] for m in keep),
             floor_ms=self.floor_ms[:, :, keep],
             noise_relative=self.noise_relative[:, :, keep],
+            launches=None if self.launches is None else self.launches[keep],
         )
 
     @property
@@ -245,10 +277,34 @@ class Calibration:
 
     def efficiency(self, gpu: str, rng: np.random.Generator) -> Efficiency:
         """Constants on one SKU, each [draw, 1]; on one that was never measured those of some SKU in each draw."""
-        count, known = len(self.weight), gpu in self.gpus
-        code = np.full(count, self.gpus.index(gpu)) if known else rng.integers(0, len(self.gpus), count)
+        code = self._code_of(gpu, rng)
         own: dict[str, Any] = {n: np.take_along_axis(v, code[:, None], 1) for n, v in self.constants.items()}
         return Efficiency(**own, gpu=gpu, stack=self.stack, mode=self.mode)
+
+    def _code_of(self, gpu: str, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Whose constants a SKU has in each draw: its own, or those of some SKU where it was never measured."""
+        count = len(self.weight)
+        return np.full(count, self.gpus.index(gpu)) if gpu in self.gpus else rng.integers(0, len(self.gpus), count)
+
+    def host_ms(self, shapes: ModelShapes, gpu: str, batch: ArrayLike, rng: np.random.Generator) -> Array:
+        """What floors of cells have beside the part that they share, ms: batch [cell] or [draw, cell] -> [draw, cell].
+
+        On a SKU that was never measured, that of some SKU in each draw: the same as `efficiency` takes with the same
+        state of `rng`.
+        """
+        return self._host_ms(shapes.layers, self._code_of(gpu, rng), np.asarray(batch, dtype=float))
+
+    def _host_ms(self, layers: int, code: NDArray[np.int64], batch: Array) -> Array:
+        found = np.zeros((len(self.weight), batch.shape[-1]))
+        for name, units in self.structure.term_units(batch, layers).items():
+            each = self.terms[name]
+            found += (np.take_along_axis(each, code[:, None], 1) if code.ndim == 1 else each[:, code[0]]) * units
+        return found
+
+    @functools.cached_property
+    def anchor_host_ms(self) -> Array:
+        """`host_ms` of the anchor's cells, [draw, cell]."""
+        return self._host_ms(self.anchor_layers, self.anchor_gpu[None], self.anchor_batch)
 
     def typical(self, efficiency: Efficiency) -> Efficiency:
         """Posterior means of the constants of `efficiency`, as numbers."""
@@ -262,13 +318,34 @@ class Calibration:
         work = decode_work(shapes, batch, context, gpu=gpu, experts=self.experts)
         return np.asarray(work_ms(work, self.efficiency(gpu.name, rng)))
 
-    def floor_of(self, gpu: str, model: str, klass: str, rng: np.random.Generator) -> Array:
-        """Floor of a model on a SKU, ms, [draw]: a measured pair's own, or drawn given those (`floors.floor_given`)."""
+    def floor_of(
+        self, gpu: str, model: str, klass: str, rng: np.random.Generator, *, launches: float | None = None
+    ) -> Array:
+        """Floor of a model on a SKU, ms, [draw]: a measured pair's own, or drawn given those (`floors.floor_given`).
+
+        `launches` of the model's step, where they are known: measured floors are first brought to that number.
+        """
         if self.measured(gpu, model):
             return self.floor_ms[:, self.gpus.index(gpu), self.models.index(model)]
         floors = np.stack([self.floor_ms[:, g, m] for g, m in self._codes], -1)
+        if launches is not None and self.launch_ms is not None:
+            floors = self._at_launches(floors, launches)
         pairs = [(self.gpus[g], self.classes[m], self.models[m]) for g, m in self._codes]
         return floor_given(pairs, floors, (gpu, klass, model), self.scales, self.structure, rng, self.priors)
+
+    def anchors_floor_at(self, floor_ms: Array, launches: float) -> Array:
+        """The anchor's floor [draw], ms, as a model with this many kernel launches would have it."""
+        if self.launches is None or self.launch_ms is None:
+            return floor_ms
+        own = self.launches[[self.models.index(self.anchor)]]
+        return at_launches(floor_ms[:, None], own, launches, self.launch_ms)[:, 0]
+
+    def _at_launches(self, floors: Array, launches: float) -> Array:
+        """Measured floors [draw, pair] as if their models had this many launches."""
+        assert self.launches is not None
+        assert self.launch_ms is not None
+        of_pairs = np.array([self.launches[m] for _, m in self._codes])
+        return at_launches(floors, of_pairs, launches, self.launch_ms)
 
     def noise_of(self, gpu: str, model: str, rng: np.random.Generator) -> Array:
         """Relative sd of a measured step, [draw]: the pair's own, or log-normal around those of the measured pairs."""
@@ -280,9 +357,9 @@ class Calibration:
         sd = np.sqrt(squares / (count - 1 + NOISE_FREEDOM) * (1.0 + 1.0 / count))
         return np.asarray(np.exp(mean + sd * rng.standard_normal(len(mean))))
 
-    def step_ms(self, gpu_ms: Array, floor_ms: Array) -> Array:
-        """Mean step, ms, from T_gpu [draw, cell] and floors [draw]."""
-        return np.asarray(self.structure.step_ms(gpu_ms, floor_ms[:, None], self.q[:, None]))
+    def step_ms(self, gpu_ms: Array, floor_ms: Array, host_ms: ArrayLike = 0.0) -> Array:
+        """Mean step, ms, from T_gpu [draw, cell], floors [draw] and what cells have beside those (`host_ms`)."""
+        return np.asarray(self.structure.step_ms(gpu_ms, floor_ms[:, None] + host_ms, self.q[:, None]))
 
     @functools.cached_property
     def _codes(self) -> list[tuple[int, int]]:

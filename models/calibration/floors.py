@@ -21,6 +21,10 @@ EFFECTS = {
 }
 """Effects behind floors: the prior of their scale (`Priors.floor_sd_...`), and what two pairs that have one alike share
 (0 the SKU, 1 the class, 2 the model)."""
+LAUNCHES = 24
+"""Times per launch among which each draw chooses, given its floors."""
+MOST_LAUNCHES = 0.95
+"""No larger share of a measured floor is due to launches."""
 SCALES = 8192
 """Points of the scales of the effects, weighed by the floors of each draw."""
 _CHUNK = 256
@@ -57,6 +61,66 @@ def floor_given(
     left = covariance[:, -1, -1] - (gain * covariance[:, :-1, -1]).sum(-1)
     drawn = centre + np.sqrt(left.clip(0.0)) * rng.standard_normal(len(centre))
     return np.asarray(np.exp(drawn) if structure.positive else drawn)
+
+
+def at_launches(floor_ms: Array, of_pairs: Array, launches: float, launch_ms: Array) -> Array:
+    """Floors of pairs as if their models had `launches` kernel launches in place of their own.
+
+    Parameters
+    ----------
+    floor_ms : array [draw, pair], ms
+    of_pairs : array [pair]
+        Launches of the model of each pair.
+    launch_ms : array [draw], ms
+        Time per launch; no more of it than the floor holds (`MOST_LAUNCHES`).
+
+    Returns
+    -------
+    array [draw, pair], ms
+    """
+    each = np.minimum(launch_ms[:, None], MOST_LAUNCHES * np.maximum(floor_ms, 0.0) / of_pairs)
+    return np.asarray(floor_ms + each * (launches - of_pairs))
+
+
+def launch_and_scales(
+    pairs: Sequence[Pair],
+    floor_ms: Array,
+    of_pairs: Array,
+    structure: FloorStructure,
+    rng: np.random.Generator,
+    priors: Priors = DEFAULT_PRIORS,
+) -> tuple[Array, Array]:
+    """Time per kernel launch [draw] and scales of the effects [draw, effect] behind floors, given the floors.
+
+    Floors of models with different numbers of launches tell the time per launch, as far as the effects leave it; where
+    all have one number it is its prior's.
+
+    Parameters
+    ----------
+    pairs, floor_ms, structure
+        As in `floor_scales`.
+    of_pairs : array [pair]
+        Kernel launches of the model of each pair.
+    """
+    count = len(floor_ms)
+    middle, spread = priors.launch_ms
+    log = np.log(middle) + spread * rng.standard_normal((count, LAUNCHES))
+    common, each = float(of_pairs.mean()), np.exp(log[:, 0])
+    told = len(np.unique(of_pairs)) > 1
+    scales = floor_scales(pairs, at_launches(floor_ms, of_pairs, common, each), structure, rng, priors)
+    for _ in range(3 if told else 0):
+        root = np.linalg.cholesky(_covariance(pairs, scales, priors, structure))
+        density = np.empty((count, LAUNCHES))
+        log[:, 0] = np.log(each)
+        for k in range(LAUNCHES):
+            moved = at_launches(floor_ms, of_pairs, common, np.exp(log[:, k]))
+            values = (np.log(moved) if structure.positive else moved) - priors.floor_level(structure.positive)[0]
+            density[:, k] = -0.5 * (np.linalg.solve(root, values[..., None])[..., 0] ** 2).sum(-1)
+        chosen = (density + rng.gumbel(size=density.shape)).argmax(-1)
+        each = np.exp(log[np.arange(count), chosen])
+        log = np.log(middle) + spread * rng.standard_normal((count, LAUNCHES))
+        scales = floor_scales(pairs, at_launches(floor_ms, of_pairs, common, each), structure, rng, priors)
+    return each, scales
 
 
 def floor_scales(

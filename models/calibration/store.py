@@ -13,6 +13,8 @@ from rooffloor.models.calibration.draws import FLOATS, TEXTS, Array, Calibration
 from rooffloor.models.specs import inputs
 from rooffloor.models.specs.gpus import FIGURES, GpuSpec
 
+VERSION = 2
+"""Of the format: 2 has terms of floors and launches."""
 LARGEST_FILE = 256 * inputs.MEGABYTE
 """Bytes of a saved calibration, also once it is unpacked."""
 ROUNDED = 1e-6
@@ -38,7 +40,7 @@ def to_npz(calibration: Calibration) -> bytes:
     """The content of an .npz file that holds a calibration."""
     specs = [calibration.specs[g] for g in calibration.gpus]
     arrays: dict[str, Any] = {
-        "version": np.array(1),
+        "version": np.array(VERSION),
         "texts": np.array([getattr(calibration, name) for name in TEXTS]),
         "gpus": np.array(calibration.gpus),
         "models": np.array(calibration.models),
@@ -48,8 +50,12 @@ def to_npz(calibration: Calibration) -> bytes:
         "unit": calibration.unit.astype(np.int32),
         "anchor_gpu": calibration.anchor_gpu.astype(np.int16),
         "weight": calibration.weight,
+        "anchor_layers": np.array(calibration.anchor_layers),
     }
+    if calibration.launch_ms is not None:
+        arrays |= {"launch_ms": calibration.launch_ms, "launches": calibration.launches}
     floats = {f"constant_{name}": values for name, values in calibration.constants.items()}
+    floats |= {f"term_{name}": values for name, values in calibration.terms.items()}
     floats |= {name: getattr(calibration, name) for name in FLOATS}
     arrays |= {name: values.astype(np.float32) for name, values in floats.items()}
     buffer = io.BytesIO()
@@ -75,12 +81,13 @@ def load(path: str | Path) -> Calibration:
             a = {name: stored[name] for name in stored.files}
         if raw := [name for name, values in a.items() if not isinstance(values, np.ndarray)]:
             raise ValueError(f"{raw[0]} is no array")
-        if int(a["version"]) != 1:
+        if int(a["version"]) not in (1, VERSION):
             raise ValueError(f"version {int(a['version'])} of the format is not known")
         texts: dict[str, Any] = dict(zip(TEXTS, a["texts"].tolist(), strict=True))
         gpus, models, classes = (tuple(a[name].tolist()) for name in ("gpus", "models", "classes"))
         batch, context, parameters = ((float(low), float(high)) for low, high in a["domain"])
         constants = {n.removeprefix("constant_"): _double(v) for n, v in a.items() if n.startswith("constant_")}
+        terms = {n.removeprefix("term_"): _double(v) for n, v in a.items() if n.startswith("term_")}
         for name in ("eta_tc", "eta_bw", "eta_fa"):
             if name in constants:  # single precision may round up to just above 1; more is no rounding
                 values = constants[name]
@@ -96,6 +103,10 @@ def load(path: str | Path) -> Calibration:
             anchor_gpu=a["anchor_gpu"].astype(np.int64),
             specs={g: _spec(g, row) for g, row in zip(gpus, a["spec"], strict=True)},
             domain=Domain(batch, context, parameters),
+            terms=terms,
+            anchor_layers=int(a.get("anchor_layers", 1)),
+            launch_ms=_double(a["launch_ms"]) if "launch_ms" in a else None,
+            launches=_double(a["launches"]) if "launch_ms" in a else None,
             **texts,
             **known,
         )

@@ -58,6 +58,7 @@ def fit_floor(
     noise_prior: tuple[float, float],
     q: ArrayLike = 1.0,
     known_sd_ms: ArrayLike = 0.0,
+    host_ms: ArrayLike = 0.0,
 ) -> FloorFit:
     """One draw of floor and noise for each draw of T_gpu.
 
@@ -75,23 +76,29 @@ def fit_floor(
         The overlap; used where H >= 0.
     known_sd_ms : array_like [cell]
         Known measurement uncertainty beside the noise.
+    host_ms : array_like [draw, cell], ms
+        What a cell's floor has beside the one that is sought (`structures.TERMS`).
 
     Returns
     -------
     FloorFit
     """
     count, cells = gpu_ms.shape
+    host = np.broadcast_to(np.asarray(host_ms, dtype=float), gpu_ms.shape)
+    if not structure.positive:  # added: the two are one
+        gpu_ms, host = gpu_ms + host, np.zeros_like(gpu_ms)
     y = np.broadcast_to(np.asarray(measured_ms, dtype=float), gpu_ms.shape)
     known = np.broadcast_to(np.asarray(known_sd_ms, dtype=float), (cells,))
     overlap = np.broadcast_to(np.asarray(q, dtype=float), (count,))
-    rows = np.concatenate([gpu_ms, y, overlap[:, None]], -1)
+    rows = np.concatenate([gpu_ms, y, host, overlap[:, None]], -1)
     distinct, code = np.unique(rows, axis=0, return_inverse=True)
     code = code.reshape(-1)
     floor, noise, mean, evidence = (np.empty(count) for _ in range(4))
     size = max(1, int(4e6 // (FINE * max(cells, NOISES))))
     for start in range(0, len(distinct), size):
         some = distinct[start : start + size]
-        data = _Data(some[:, :cells], some[:, cells:-1], some[:, -1], known, structure, floor_prior, noise_prior)
+        T, steps, beside = (some[:, k * cells : (k + 1) * cells] for k in range(3))
+        data = _Data(T, steps, beside, some[:, -1], known, structure, floor_prior, noise_prior)
         wide, log = _grid(data, _first(data), COARSE)
         x, log = _grid(data, _ends(wide, log), FINE)
         mine = np.flatnonzero((code >= start) & (code < start + size))
@@ -101,8 +108,8 @@ def fit_floor(
         by_floor, total = mass.sum(-1), mass.sum((1, 2))
         values = np.exp(x) if structure.positive else x
         mean[mine] = ((values * by_floor).sum(-1) / total)[row]
-        steps = (x[:, 1] - x[:, 0]) * (data.noises[:, 1] - data.noises[:, 0])
-        evidence[mine] = (np.log(total * steps) + top)[row]
+        area = (x[:, 1] - x[:, 0]) * (data.noises[:, 1] - data.noises[:, 0])
+        evidence[mine] = (np.log(total * area) + top)[row]
         floor[mine], noise[mine] = _drawn(x, data.noises, mass, row, rng)
     return FloorFit(np.exp(floor) if structure.positive else floor, np.exp(noise), mean, evidence)
 
@@ -127,6 +134,7 @@ def fit_floors(
     floor_prior: tuple[float, float],
     noise_prior: tuple[float, float],
     known_sd_ms: ArrayLike = 0.0,
+    host_ms: ArrayLike = 0.0,
 ) -> FloorsFit:
     """Floors and noise of one model on several SKUs, and the overlap that they share where it is free.
 
@@ -135,6 +143,7 @@ def fit_floors(
     gpu_code : int array [cell]
         From 0, each with at least one cell.
     gpu_ms, measured_ms : arrays [draw, cell], ms
+    host_ms : array_like [draw, cell], ms
 
     Others as in `fit_floor`; floors of SKUs are independent.
 
@@ -145,6 +154,7 @@ def fit_floors(
     """
     fixed = COMBINE[structure.combine].q
     known = np.broadcast_to(np.asarray(known_sd_ms, dtype=float), gpu_code.shape)
+    host = np.broadcast_to(np.asarray(host_ms, dtype=float), gpu_ms.shape)
     points = (np.arange(OVERLAPS) + 0.5) / OVERLAPS if fixed is None else np.array([fixed])
     found = []
     for q in points:
@@ -158,6 +168,7 @@ def fit_floors(
                 noise_prior=noise_prior,
                 q=q,
                 known_sd_ms=known[at],
+                host_ms=host[:, at],
             )
             for at in (gpu_code == g for g in range(gpu_code.max() + 1))
         ]
@@ -172,10 +183,11 @@ def fit_floors(
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """Distinct draws of T_gpu: T and y [row, cell], q [row], and the priors."""
+    """Distinct draws of T_gpu: T, y and the host's time [row, cell], q [row], and the priors."""
 
     T: Array
     y: Array
+    host: Array
     q: Array
     known: Array
     structure: FloorStructure
@@ -217,7 +229,7 @@ def _grid(data: _Data, ends: tuple[Array, Array], points: int) -> tuple[Array, A
     low, high = ends
     x = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, points)
     floor = np.exp(x) if data.structure.positive else x
-    step = data.structure.step_ms(data.T[:, None], floor[..., None], data.q[:, None, None])
+    step = data.structure.step_ms(data.T[:, None], floor[..., None] + data.host[:, None], data.q[:, None, None])
     step = np.maximum(step, LEAST * data.y[:, None])
     residual = data.y[:, None] - step
     noises, cells = data.noises, data.y.shape[-1]

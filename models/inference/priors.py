@@ -102,5 +102,12 @@ def beta_shapes(moments: tuple[float, float]) -> tuple[float, float]:
 
 DEFAULT_PRIORS = Priors()
 
-OF_POSITIVE_FLOORS = ("floor_overall", "floor_sd_gpu", "floor_sd_group", "floor_sd_pair")
-"""Priors that signed floors do not have."""
+OF_OTHER_FLOORS = (
+    "floor_overall",
+    "floor_sd_gpu",
+    "floor_sd_group",
+    "floor_sd_pair",
+    "sequence_ms",
+    "sequence_layer_ms",
+)
+"""Priors that signed floors without terms do not have."""

@@ -154,6 +154,11 @@ def launches_of(work: Work) -> Floats:
     return np.asarray(work.launches.sum(axis=-1), dtype=float)
 
 
+def launches_of_shapes(shapes: ModelShapes) -> int:
+    """Kernel launches of one step of a model."""
+    return sum(_launches(shapes).values())
+
+
 def layers_of(work: Work) -> Floats:
     """Layers with attention of the model of each cell, [...]."""
     return np.asarray(work.launches[..., KERNELS.index("attention")], dtype=float)

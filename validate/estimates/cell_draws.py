@@ -63,6 +63,8 @@ class Draws:
         Posterior mean of the anchor's floor given the constants of each draw, where constants differ between draws.
     own_calibrated_floor_ms : float array, shape (draw, cell), or None
         The same of the cell's own floor.
+    host_ms : float array, shape (draw, cell), or None
+        What floors of cells hold beside the part that a pair shares: host time per sequence. It is in all floors above.
     """
 
     cells: Cells
@@ -84,6 +86,7 @@ class Draws:
     model_noise_ms: Array | None = None
     calibrated_floor_ms: Array | None = None
     own_calibrated_floor_ms: Array | None = None
+    host_ms: Array | None = None
 
     def __repr__(self) -> str:
         return f"Draws({len(self.weight)} draws of {len(self.cells)} cells, {self.label})"
@@ -111,6 +114,11 @@ class Draws:
             return self.own_calibrated_floor_ms
         return self._unit_mean(self.floor_ms)
 
+    @property
+    def shared_floor_ms(self) -> Array:
+        """The part of its floor that a cell shares with its pair, (draw, cell)."""
+        return self.floor_ms if self.host_ms is None else self.floor_ms - self.host_ms
+
     def _unit_mean(self, values: Array) -> Array:
         if self.label != IMPUTED:
             return np.broadcast_to(self.weight @ values, values.shape)
@@ -123,7 +131,7 @@ class Draws:
     def _by_cell(self, some: Callable[[Array], Array]) -> dict[str, Any]:
         """Some part of every array whose last axis is the cell, by field."""
         names = ("batch", "context", "step_ms", "gpu_ms", "dispatch_ms", "floor_ms", "anchor_floor_ms", "noise_ms")
-        optional = ("model_noise_ms", "calibrated_floor_ms", "own_calibrated_floor_ms")
+        optional = ("model_noise_ms", "calibrated_floor_ms", "own_calibrated_floor_ms", "host_ms")
         given = {n: getattr(self, n) for n in (*names, *optional)}
         found: dict[str, Any] = {name: some(values) for name, values in given.items() if values is not None}
         return found | {"parts_ms": {name: some(values) for name, values in self.parts_ms.items()}}

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooffloor.models.calibration.anchor import of_anchor
-from rooffloor.models.calibration.draws import Calibration, Domain
-from rooffloor.models.calibration.floors import floor_scales
+from rooffloor.models.calibration.draws import TERM_OF, Calibration, Domain
+from rooffloor.models.calibration.floors import floor_scales, launch_and_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.gate import GateFailure
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.inference.steps import StepModel
-from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.kernels import launches_of_shapes, stack_work
 from rooffloor.models.roof.roofline import CONSTANTS
 from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.common.errors import GateError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 type Array = NDArray[np.float64]
 
+OF_ANCHOR = FloorStructure("gpu", "added", terms=("sequence",))
+"""Floor that a calibration from one model's cells has."""
 PER_UNIT = 8
 """Draws kept of each imputation."""
 DRAWS = 800
@@ -39,6 +42,7 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
     Parameters
     ----------
     constants : mapping of name to {gpu or "all GPUs": draws, shape (draw,)}
+        Terms of the floor among them.
     treatment : "cut", "joint" or "study"
     """
     names, cells, structure = study.names, draws.cells, study.floor
@@ -55,14 +59,15 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
         keep = (first[:, None] + (size[:, None] * steps).astype(int)).ravel()
     shape = (len(draws.weight), len(cells.gpus), len(cells.models))
     floor, noise = np.full(shape, np.nan), np.full(shape, np.nan)
-    pairs, columns = [], []
+    pairs, columns, of_pairs = [], [], []
     for model, gpu, mask in draws.pairs():
         at = (slice(None), cells.gpus.index(gpu), cells.models.index(model))
-        floor[at] = draws.floor_ms[:, mask][:, 0]
+        floor[at] = draws.shared_floor_ms[:, mask][:, 0]
         pair = (gpu, draws.classes[model], structure.sharing.label(model, draws.classes[model]))
         if pair not in pairs:  # a floor that several models share counts once
             pairs.append(pair)
             columns.append(floor[at][keep])
+            of_pairs.append(float(launches_of_shapes(names.shapes(model))))
         noise[at] = (draws.noise_ms[:, mask] / np.abs(draws.mean_ms[:, mask])).mean(-1)
     anchor = cells.model == draws.anchor
 
@@ -71,18 +76,24 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
         return np.broadcast_to(values, (len(draws.weight), len(cells)))[keep][:, anchor]
 
     sizes = [names.shapes(m).parameters for m in cells.models]
-    weight = draws.weight[keep]
+    weight, rng = draws.weight[keep], np.random.default_rng(study.seed)
+    launches = np.array([launches_of_shapes(names.shapes(m)) for m in cells.models], dtype=float)
+    floors, each = np.stack(columns, -1), None
+    if draws.label == IMPUTED:  # figures of models that were printed: nothing is known of their launches
+        scales = floor_scales(pairs, floors, own_floors, rng)
+    else:
+        each, scales = launch_and_scales(pairs, floors, np.array(of_pairs), own_floors, rng)
     return Calibration(
         gpus=cells.gpus,
         models=cells.models,
         classes=tuple(draws.classes[m] for m in cells.models),
         anchor=draws.anchor,
-        constants={name: values[keep] for name, values in by_gpu.items()},
+        constants={name: values[keep] for name, values in by_gpu.items() if name not in TERM_OF},
         floor_ms=floor[keep],
         noise_relative=noise[keep],
         combine=structure.combine,
         q=np.ones(len(keep)),
-        scales=floor_scales(pairs, np.stack(columns, -1), own_floors, np.random.default_rng(study.seed)),
+        scales=scales,
         weight=weight / weight.sum(),
         unit=draws.unit[keep].astype(np.int64),
         anchor_gpu=cells.gpu_code[anchor],
@@ -98,10 +109,22 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
         treatment=treatment,
         stack=study.data.stack or "",
         mode=study.data.mode or "",
+        terms={name: values[keep] for name, values in by_gpu.items() if name in TERM_OF},
+        anchor_layers=names.shapes(draws.anchor).layers,
+        launch_ms=each,
+        launches=None if each is None else launches,
     )
 
 
-def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quiet: bool = True) -> Calibration:
+def calibrated(
+    measurements: "Measurements",
+    anchor: str,
+    *,
+    structure: FloorStructure = OF_ANCHOR,
+    priors: Priors = DEFAULT_PRIORS,
+    seed: int = 1,
+    quiet: bool = True,
+) -> Calibration:
     """Fit the constants to one model's measured cells, and its floor and noise on each GPU given them.
 
     Parameters
@@ -110,6 +133,9 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
         Rows of other models are not looked at: the first stage of a cut. Repeats are averaged.
     anchor : str
         As `measurements` names it.
+    structure : FloorStructure
+        One floor per SKU, with terms, joined in some way.
+    priors : Priors
 
     Raises
     ------
@@ -123,19 +149,25 @@ def calibrated(measurements: "Measurements", anchor: str, *, seed: int = 1, quie
     klass = default_class(shapes)
     work = stack_work(cells, {anchor: shapes}, measurements.gpus)
     try:
-        model = StepModel(cells, work, {anchor: klass}, FloorStructure("gpu"), "free")
+        model = StepModel(cells, work, {anchor: klass}, structure, "free", priors=priors)
         fit = fit_gated(compile_model(model), seed=seed, progress=not quiet)
     except GateFailure as error:
         raise GateError(str(error)) from error
-    names = [name for name in CONSTANTS if name in fit.posterior]
+
+    def drawn(name: str) -> Array:
+        return thin(fit.posterior[name].to_numpy(), DRAWS)
+
     about = {of: str(measurements.provenance.get(of) or "").replace("unknown", "") for of in ("stack", "mode")}
     return of_anchor(
         cells,
         shapes,
         klass,
-        {n: thin(fit.posterior[n].to_numpy().reshape(-1), DRAWS) for n in names},
+        {n: drawn(n) for n in CONSTANTS if n in fit.posterior},
         measurements.gpus,
         np.random.default_rng(seed),
+        combine=structure.combine,
+        terms={n: drawn(n) for n in TERM_OF if n in fit.posterior},
+        priors=priors,
         label=measurements.label,
         source=f"{anchor} in {measurements.provenance.get('file')}",
         stack=about["stack"],

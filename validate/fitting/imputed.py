@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rooffloor.models.floor.structures import PER_MODEL
 from rooffloor.models.inference.noise import variance_ms2
-from rooffloor.models.inference.priors import DEFAULT_PRIORS, OF_POSITIVE_FLOORS
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, OF_OTHER_FLOORS
 from rooffloor.models.inference.step_distribution import step_distribution
 from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import Work, stack_work
@@ -192,7 +192,7 @@ class Imputed:
 def cache_key(folder: Path, classes: Mapping[str, str]) -> str:
     """What the cached posteriors depend on: grids, classes, priors, settings of the fits."""
     content = (folder / TABLE).read_bytes()
-    priors = {name: value for name, value in asdict(DEFAULT_PRIORS).items() if name not in OF_POSITIVE_FLOORS}
+    priors = {name: value for name, value in asdict(DEFAULT_PRIORS).items() if name not in OF_OTHER_FLOORS}
     settings = repr((sorted(classes.items()), sorted(priors.items()), FIT, KEEP))
     return hashlib.sha256(content + settings.encode()).hexdigest()
 

@@ -14,7 +14,7 @@ from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.one_pair import FloorFit, fit_floor
-from rooffloor.models.roof.kernels import Experts, decode_work
+from rooffloor.models.roof.kernels import Experts, decode_work, launches_of_shapes
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
@@ -121,11 +121,13 @@ def family(
     if len(jobs) > 1:
         jobs = _sharing_noise(jobs, posterior, rng)
     parts = [_anchor_part(posterior, g, anchors[g], rng) for g in beside]
+    launches = launches_of_shapes(shapes)
     for gpu, job in jobs.items():
         fit = job.fit(posterior, rng)
         axes = tuple(getattr(cells, name)[job.at] for name in ("batch", "context", "step_ms"))
-        floors = fit.floor_ms, *anchors[gpu]
-        parts.append(_part((model, gpu), axes, job.gpu_ms, floors, fit.noise_relative, known[job.at], posterior))
+        drawn, calibrated = (posterior.anchors_floor_at(floor, launches) for floor in anchors[gpu])
+        branch, floors = (job.gpu_ms, job.host_ms), (fit.floor_ms, drawn, calibrated)
+        parts.append(_part((model, gpu), axes, branch, floors, fit.noise_relative, known[job.at], posterior))
     efficiency = {gpu: job.efficiency for gpu, job in jobs.items()}
     unmeasured = tuple(g for g in cells.gpus if g not in seen)
     draws = _draws(parts, posterior, model, klass, label)
@@ -136,10 +138,11 @@ def family(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Fit of floor and noise on one GPU: which cells, T_gpu [draw, cell], and the priors (mean, sd)."""
+    """Fit of floor and noise on one GPU: which cells, T_gpu and host time [draw, cell], and the priors (mean, sd)."""
 
     at: NDArray[np.int64]
     gpu_ms: Array
+    host_ms: Array
     step_ms: Array
     known_sd_ms: Array
     efficiency: Efficiency
@@ -159,12 +162,14 @@ class _Job:
         rng: np.random.Generator,
     ) -> "_Job":
         at = np.flatnonzero(cells.gpu == gpu)
-        constants = posterior.efficiency(gpu, rng)
+        alike = int(rng.integers(2**32))  # of a SKU never measured both are those of the same SKU in each draw
+        constants = posterior.efficiency(gpu, np.random.default_rng(alike))
+        host = posterior.host_ms(shapes, gpu, cells.batch[at], np.random.default_rng(alike))
         work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=spec, experts=posterior.experts)
         T = np.asarray(work_ms(work, constants))
-        floor_prior, noise_prior = _priors(posterior, gpu, klass, rng)
+        floor_prior, noise_prior = _priors(posterior, gpu, klass, launches_of_shapes(shapes), rng)
         assert cells.step_ms is not None
-        return cls(at, T, cells.step_ms[at], known[at], posterior.typical(constants), floor_prior, noise_prior)
+        return cls(at, T, host, cells.step_ms[at], known[at], posterior.typical(constants), floor_prior, noise_prior)
 
     def fit(self, posterior: Calibration, rng: np.random.Generator) -> FloorFit:
         return fit_floor(
@@ -176,6 +181,7 @@ class _Job:
             noise_prior=self.noise_prior,
             q=posterior.q,
             known_sd_ms=self.known_sd_ms,
+            host_ms=self.host_ms,
         )
 
 
@@ -213,6 +219,7 @@ class _Part:
     context: Array
     step_ms: Array
     gpu_ms: Array
+    host_ms: Array
     own: Array
     anchor: Array
     calibrated: Array
@@ -223,24 +230,25 @@ class _Part:
 def _part(
     pair: tuple[str, str],
     axes: tuple[Array, Array, Array],
-    gpu_ms: Array,
+    branch: tuple[Array, Array],
     floors: tuple[Array, Array, Array],
     noise: Array,
     known_sd_ms: Array,
     posterior: Calibration,
 ) -> _Part:
-    """A part from batch, context and step [draw or 1, cell], T_gpu, its own, the anchor's and the calibrated floor."""
+    """A part from its cells: batch, context, step; T_gpu and host time; own, anchor's and calibrated floor."""
+    gpu_ms, host = branch
     batch, context, step = (np.broadcast_to(values, gpu_ms.shape) for values in axes)
-    mean = posterior.step_ms(gpu_ms, floors[0])
+    mean = posterior.step_ms(gpu_ms, floors[0], host)
     sd = np.sqrt(variance_ms2(mean, noise[:, None], known_sd_ms=known_sd_ms))
-    return _Part(*pair, batch, context, step, gpu_ms, *floors, sd, known_sd_ms)
+    return _Part(*pair, batch, context, step, gpu_ms, host, *floors, sd, known_sd_ms)
 
 
 def _priors(
-    posterior: Calibration, gpu: str, klass: str, rng: np.random.Generator
+    posterior: Calibration, gpu: str, klass: str, launches: float, rng: np.random.Generator
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Mean and sd of the floor (of its logarithm where H >= 0) and of the log noise of a model never measured."""
-    floors = posterior.floor_of(gpu, "", klass, rng)
+    floors = posterior.floor_of(gpu, "", klass, rng, launches=launches)
     values = np.log(floors) if posterior.structure.positive else floors
     logs = np.log(posterior.noise_of(gpu, "", rng))
     return (float(values.mean()), float(values.std())), (float(logs.mean()), float(logs.std()))
@@ -261,6 +269,7 @@ def _anchors_floor(posterior: Calibration, gpu: str, rng: np.random.Generator) -
         floor_prior=posterior.priors.floor_level(posterior.structure.positive),
         noise_prior=posterior.priors.noise_level(),
         q=posterior.q,
+        host_ms=posterior.anchor_host_ms[:, at],
     )
     return drawn, fit.mean_ms
 
@@ -268,11 +277,11 @@ def _anchors_floor(posterior: Calibration, gpu: str, rng: np.random.Generator) -
 def _anchor_part(posterior: Calibration, gpu: str, floor: tuple[Array, Array], rng: np.random.Generator) -> _Part:
     at = posterior.anchor_gpu == posterior.gpus.index(gpu)
     axes = posterior.anchor_batch[:, at], posterior.anchor_context[:, at], posterior.anchor_step_ms[:, at]
-    T = posterior.anchor_gpu_ms[:, at]
+    branch = posterior.anchor_gpu_ms[:, at], posterior.anchor_host_ms[:, at]
     drawn, calibrated = floor
     noise = posterior.noise_of(gpu, posterior.anchor, rng)
     floors = drawn, drawn, calibrated
-    return _part((posterior.anchor, gpu), axes, T, floors, noise, np.zeros(T.shape[-1]), posterior)
+    return _part((posterior.anchor, gpu), axes, branch, floors, noise, np.zeros(int(at.sum())), posterior)
 
 
 def _draws(parts: Sequence[_Part], posterior: Calibration, model: str, klass: str, label: str) -> Draws:
@@ -282,7 +291,8 @@ def _draws(parts: Sequence[_Part], posterior: Calibration, model: str, klass: st
         return np.concatenate([getattr(part, name) for part in parts], -1)
 
     def added(name: str) -> Array:
-        return np.concatenate([posterior.step_ms(p.gpu_ms, getattr(p, name)) - p.gpu_ms for p in parts], -1)
+        steps = [posterior.step_ms(p.gpu_ms, getattr(p, name), p.host_ms) - p.gpu_ms for p in parts]
+        return np.concatenate(steps, -1)
 
     pairs = [(part.model, part.gpu) for part in parts for _ in range(part.gpu_ms.shape[-1])]
     batch, context, step = (joined(name) for name in ("batch", "context", "step_ms"))
@@ -314,12 +324,12 @@ def _around(parts: Sequence[_Part], posterior: Calibration) -> Around:
     q = float(posterior.weight @ posterior.q)
     joins: dict[str, list[Join]] = {"anchor": [], "own": []}
     for part in parts:
-        T = posterior.weight @ part.gpu_ms
+        T, host = posterior.weight @ part.gpu_ms, posterior.weight @ part.host_ms
         off = np.broadcast_to((part.anchor - posterior.weight @ part.anchor)[:, None], part.gpu_ms.shape)
         floors = {name: float(posterior.weight @ getattr(part, name)) for name in joins}
         for name, floor in floors.items():
             above = np.full_like(T, floor - floors["anchor"])
-            joins[name].append(_join(T, np.full_like(T, floor), q, above, off, posterior.structure))
+            joins[name].append(_join(T, floor + host, q, above, off, posterior.structure))
     above = np.concatenate(
         [np.broadcast_to((part.own - part.anchor)[:, None], part.gpu_ms.shape) for part in parts], -1
     )

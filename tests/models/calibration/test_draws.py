@@ -269,7 +269,7 @@ HOSTILE = {
     "no keys": lambda: written({}),
     "no floors": lambda: without("floor_ms"),
     "no version": lambda: without("version"),
-    "version": lambda: changed(version=np.array(2)),
+    "version": lambda: changed(version=np.array(3)),
     "versions": lambda: changed(version=np.array([1, 2])),
     "texts": lambda: changed(texts=np.array(["a", "b"])),
     "shape": lambda: changed(floor_ms=np.zeros((4, 3, 5), dtype=np.float32)),

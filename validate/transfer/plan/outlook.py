@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
-from rooffloor.models.roof.kernels import Experts, decode_work
+from rooffloor.models.roof.kernels import Experts, decode_work, launches_of_shapes
 from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, work_ms
 from rooffloor.models.specs.classes import default_class
 from rooffloor.models.specs.gpus import GpuSpec
@@ -191,9 +191,12 @@ def prospect(
         if isinstance(calibration, Calibration):
             sku, name = skus[g], domain.known_model(shapes, calibration)[0]
             klass = dict(zip(calibration.models, calibration.classes, strict=True)).get(name) or default_class(shapes)
-            efficiency = calibration.efficiency(sku, rng)
-            gpu_ms[:, at], lightest = work_ms(work, efficiency), work_ms(light, efficiency)[:, 0]
-            floor = calibration.floor_of(sku, name, klass, rng)
+            alike = int(rng.integers(2**32))  # of a SKU never measured both are those of the same SKU in each draw
+            efficiency = calibration.efficiency(sku, np.random.default_rng(alike))
+            # Host time of cells goes with T_gpu: exact where floors are added.
+            host = calibration.host_ms(shapes, sku, batch[at], np.random.default_rng(alike))
+            gpu_ms[:, at], lightest = work_ms(work, efficiency) + host, work_ms(light, efficiency)[:, 0]
+            floor = calibration.floor_of(sku, name, klass, rng, launches=launches_of_shapes(shapes))
             anchor[:, g] = calibration.floor_of(sku, calibration.anchor, calibration.anchor_class, rng)
             noises[:, g] = calibration.noise_of(sku, name, rng)
             typical = calibration.typical(efficiency)

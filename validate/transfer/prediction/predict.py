@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.roof.capacity import USABLE, fits, memory_bytes
+from rooffloor.models.roof.kernels import launches_of_shapes
 from rooffloor.models.roof.roofline import bytes_floor_ms
 from rooffloor.models.specs import shapes as shape_catalog
 from rooffloor.models.specs.classes import default_class
@@ -294,11 +295,18 @@ class _Asked:
     def floor(self, seed: int) -> _Floor:
         """The pair's floor, and which of its draws are possible."""
         p, (roof, floor, *_) = self.calibration, self.random(seed)
-        drawn = p.floor_of(self.gpu.name, self.model, self.klass, np.random.default_rng(floor))
+        launches = launches_of_shapes(self.shapes)
+        rng = np.random.default_rng(floor)
+        drawn = p.floor_of(self.gpu.name, self.model, self.klass, rng, launches=launches)
         gpu_ms = p.gpu_ms(self.shapes, self.gpu, *LIGHTEST, np.random.default_rng(roof))[:, 0]
+        host = self.host_ms(np.array([LIGHTEST[0]]), roof)[:, 0]
         lightest = float(bytes_floor_ms(self.shapes, self.gpu, *LIGHTEST, "active"))
-        weight, kept = possible(drawn, least_floor_ms(lightest, gpu_ms, p.structure.positive), p.weight)
+        weight, kept = possible(drawn + host, least_floor_ms(lightest, gpu_ms, p.structure.positive), p.weight)
         return _Floor(drawn, weight if kept >= LEAST_KEPT else p.weight, kept, lightest)
+
+    def host_ms(self, batch: Array, roof: np.random.SeedSequence) -> Array:
+        """What floors of cells have beside the pair's, ms, [draw, cell]; the SKU of each draw as the roof has it."""
+        return self.calibration.host_ms(self.shapes, self.gpu.name, batch, np.random.default_rng(roof))
 
     @property
     def floor_from(self) -> str:
@@ -360,7 +368,7 @@ class _Asked:
             return calibration.gpu_ms(self.shapes, self.gpu, batch, context, np.random.default_rng(roof))
 
         gpu_ms = branch(p)
-        mean = p.step_ms(gpu_ms, floor.ms)
+        mean = p.step_ms(gpu_ms, floor.ms, self.host_ms(batch, roof))
         noise = p.noise_of(self.gpu.name, self.model, np.random.default_rng(spread))
         shock = np.random.default_rng(error).standard_normal(len(noise))
         measured = noisy(mean, bytes_floor_ms(self.shapes, self.gpu, batch, context, "active"), noise, shock)
