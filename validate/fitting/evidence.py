@@ -113,6 +113,12 @@ class Evidence:
 
         return pd.DataFrame(list(self.fits))
 
+    @property
+    def saw_families(self) -> frozenset[str]:
+        """Variants beside a cut whose constants were fitted to all cells: no test of transfer."""
+        cut = self.treatment == TREATMENTS["cut"]
+        return frozenset(name for name in self.variants if cut and name.endswith(", joint"))
+
     @cached_property
     def calibration(self) -> Calibration:
         """The primary treatment as plain draws, which `check`, `plan` and `predict` take."""
@@ -290,7 +296,8 @@ def _measured(
         where = f"{study.data.path.name}: the anchor has no usable cells on {lacking[0]}"
         raise InputError(f"{where}: [efficiency] preset 'per gpu' needs some for the constants of each GPU")
     primary = (preset, treatment)
-    order = dict.fromkeys([primary, *((roof, one) for roof in (preset, beside) for one in treatments)])
+    # Under the other roof the primary treatment alone: a joint fit, which saw the families, is no test of transfer.
+    order = dict.fromkeys([primary, *((preset, one) for one in treatments), (beside, treatment)])
     fits: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     passed: dict[tuple[str, str], tuple[Draws, Mapping[str, Mapping[str, Array]], xr.DataTree]] = {}

@@ -2,8 +2,9 @@
 
 Choices: of a published study, floors refitted to imputed cells in place of the printed figures; constants and roof, the
 grid and the offset reading of imputed studies, the experts that are streamed, the prior on the spread between GPUs, the
-noise, one GPU or one grid cell left out. A verdict that some choice turns into its opposite is undecided. Where cells
-are left out, floors and constants stay those of all cells: only the judging changes.
+noise, one GPU or one grid cell left out. A verdict that some choice turns into its opposite is undecided; constants
+that were fitted to all cells beside a cut are shown, and decide nothing: they saw the families that are judged. Where
+cells are left out, floors and constants stay those of all cells: only the judging changes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 type Array = NDArray[np.float64]
 
+SAW = "treatment that saw the families"
+"""Kind of a choice that is no test of transfer: its constants were fitted to the cells that are judged."""
 MOST_DRAWS = 4_000
 """Draws that each choice is judged on."""
 MOST_POINTS = 20
@@ -121,8 +124,9 @@ def verdicts(
 
 
 def settle(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What remains of the first row's verdicts, given those of the others."""
+    """What remains of the first row's verdicts, given those of the others that test (not `SAW`)."""
     first, *rest = rows
+    rest = [row for row in rest if row["kind"] != SAW]
     opposite = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
     found = {}
     for name in (n for n in STATEMENTS if n in first):
@@ -190,7 +194,7 @@ def choices(evidence: "Evidence") -> Iterator[Choice]:
     """Every choice that these data allow, beside the primary ones."""
     draws = _fewer(evidence.draws)
     for name, other in evidence.variants.items():
-        yield Choice("treatment", name, _fewer(other))
+        yield Choice(SAW if name in evidence.saw_families else "treatment", name, _fewer(other))
     yield from _readings(evidence)
     for factor in (0.5, 2.0):
         yield Choice("prior of the spread between GPUs", f"scale times {factor:g}", draws, SPREAD * factor)

@@ -31,10 +31,7 @@ GOOD = Diagnostics(1.001, "eta_bw", 900.0, 800.0, "q", 0, 0.9, Worst(1.002, "z_n
 PASSED = (Attempt(1000, 1000, 4, 1, 0.95, GOOD, ()),)
 WHY = "the fit failed its gate after 3 attempts: R-hat 1.034 of eta_bw > 1.01"
 FAILED = (Attempt(4000, 4000, 4, 1, 0.995, replace(GOOD, rhat=1.034), ("R-hat 1.034 of eta_bw > 1.01",)),) * 3
-PRIMARY, JOINT, HEADS_CUT, HEADS_JOINT = (
-    *("plain roof, cut", "plain roof, joint"),
-    *("query-head limb, cut", "query-head limb, joint"),
-)
+PRIMARY, JOINT, HEADS_CUT = "plain roof, cut", "plain roof, joint", "query-head limb, cut"
 CLASSES = "plain roof, joint, floor per (gpu, class), added"
 
 
@@ -97,9 +94,9 @@ def rows(evidence: Evidence) -> dict[str, bool]:
 def test_where_nothing_fails_nothing_is_said(cells: Path, failing: Callable[..., list[str]]) -> None:
     tried = failing()
     found = fitted(cells)
-    assert tried == [PRIMARY, CLASSES, JOINT, HEADS_CUT, HEADS_JOINT]
-    assert list(found.variants) == [JOINT, HEADS_CUT, HEADS_JOINT]
-    assert list(found.constants) == ["primary", JOINT, HEADS_CUT, HEADS_JOINT]
+    assert tried == [PRIMARY, CLASSES, JOINT, HEADS_CUT]
+    assert list(found.variants) == [JOINT, HEADS_CUT]
+    assert list(found.constants) == ["primary", JOINT, HEADS_CUT]
     assert found.datatree["posterior"].attrs["name"] == PRIMARY
     assert (found.treatment.split(":")[0], found.structure, found.instead) == ("cut", "plain roof", "")
     assert found.warnings == ()
@@ -107,7 +104,7 @@ def test_where_nothing_fails_nothing_is_said(cells: Path, failing: Callable[...,
     assert found.draws.class_floor_ms
 
 
-@pytest.mark.parametrize("name", [JOINT, HEADS_CUT, HEADS_JOINT, CLASSES])
+@pytest.mark.parametrize("name", [JOINT, HEADS_CUT, CLASSES])
 def test_a_side_variant_that_fails_is_a_warning_in_its_place(
     cells: Path, failing: Callable[..., list[str]], name: str
 ) -> None:
@@ -120,7 +117,7 @@ def test_a_side_variant_that_fails_is_a_warning_in_its_place(
     assert (row["rhat"], row["attempts"], row["note"]) == (1.034, 3, WHY)
     assert name not in found.variants
     assert bool(found.draws.class_floor_ms) == (name != CLASSES)
-    assert len(found.variants) == (3 if name == CLASSES else 2)
+    assert len(found.variants) == (2 if name == CLASSES else 1)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,6 @@ def test_a_side_variant_that_fails_is_a_warning_in_its_place(
     [
         ([PRIMARY], JOINT, "joint", "plain roof"),
         ([PRIMARY, JOINT], HEADS_CUT, "cut", "query-head limb"),
-        ([PRIMARY, JOINT, HEADS_CUT], HEADS_JOINT, "joint", "query-head limb"),
     ],
 )
 def test_another_treatment_stands_in_for_the_primary_one_and_says_so(
@@ -157,7 +153,7 @@ def test_the_primary_treatment_alone_needs_no_other_unless_it_fails(
 
 
 def test_without_any_answer_every_failure_is_named(cells: Path, failing: Callable[..., list[str]]) -> None:
-    everything = [PRIMARY, JOINT, HEADS_CUT, HEADS_JOINT]
+    everything = [PRIMARY, JOINT, HEADS_CUT]
     failing(*everything)
     with pytest.raises(GateError, match="no treatment of the constants has an answer: plain roof, cut: ") as error:
         fitted(cells)
@@ -237,7 +233,7 @@ def test_the_report_says_first_what_stands_in_and_names_what_failed(
     for name in (CLASSES, HEADS_CUT):
         assert f"{name} has no answer and is left out" in " ".join(result.data["warnings"])
     shown = [row["name"] for row in result.data["variants"]]
-    assert shown == ["plain roof; joint: constants from all cells", HEADS_JOINT]
+    assert shown == ["plain roof; joint: constants from all cells"]
     assert not any("escalation" in line for line in result.data["warnings"])
     assert "figures/floors.png" not in result.paths
     assert "figures/table.png" in result.paths
@@ -345,10 +341,10 @@ def test_every_fit_is_kept_under_a_key_of_its_own(cells: Path, tmp_path: Path, m
     frame.to_csv(other, index=False)
     with pytest.raises(GateError):
         fitted(other, folder=tmp_path, seed=1)
-    assert len(asked) == len(set(asked)) == 12
+    assert len(asked) == len(set(asked)) == 9
     with pytest.raises(GateError):
         fitted(cells, folder=tmp_path, seed=1)
-    assert asked[12:] == asked[:4]
+    assert asked[9:] == asked[:3]
 
 
 # ---- least squares -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from simulated import EFFICIENCY, MOE, SIBLING, SMALL, simulate
 
 from rooffloor.validate.estimates.cell_draws import IMPUTED, with_own_noise
 from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED, UNDECIDED
-from rooffloor.validate.hypotheses.robustness import STATEMENTS, Choice, choices, robustness, settle, verdicts
+from rooffloor.validate.hypotheses.robustness import SAW, STATEMENTS, Choice, choices, robustness, settle, verdicts
 from rooffloor.validate.hypotheses.test import TESTS
 from rooffloor.validate.study.study import Study
 
@@ -23,6 +23,17 @@ def test_a_verdict_that_flips_is_undecided():
     found = settle(rows(SUPPORTED, SUPPORTED, REFUTED))["H1"]
     assert (found["verdict"], found["turned"]) == (UNDECIDED, ["k: 2"])
     assert found["sentence"] == "H1 is supported as reported and refuted under k: 2: undecided."
+
+
+def test_constants_that_saw_the_family_are_shown_and_decide_nothing(evidence: SimpleNamespace):
+    joint = {"plain roof, joint": evidence.draws, "query-head limb, cut": evidence.draws}
+    cut = SimpleNamespace(**vars(evidence) | {"variants": joint, "saw_families": frozenset(["plain roof, joint"])})
+    kinds = {choice.name: choice.kind for choice in choices(cut)}
+    assert (kinds["plain roof, joint"], kinds["query-head limb, cut"]) == (SAW, "treatment")
+    primary, other = rows(REFUTED, SUPPORTED)
+    assert settle([primary, other])["H1"]["verdict"] == UNDECIDED
+    found = settle([primary, other | {"kind": SAW}])["H1"]
+    assert (found["verdict"], found["turned"], found["softened"]) == (REFUTED, [], [])
 
 
 def test_a_verdict_that_softens_stands_and_says_so():
@@ -48,6 +59,7 @@ def evidence(request: pytest.FixtureRequest) -> SimpleNamespace:
         study=Study.load("transfer-study"),
         draws=draws,
         variants={"another roof": draws},
+        saw_families=frozenset(),
         reconstruction=None,
         constants={"primary": constants},
     )

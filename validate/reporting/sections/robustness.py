@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from rooffloor.validate.hypotheses.result import NOT_TESTED
-from rooffloor.validate.hypotheses.robustness import STATEMENTS
+from rooffloor.validate.hypotheses.robustness import SAW, STATEMENTS
 from rooffloor.validate.presentation.blocks import Block, Cell, Field, Fold, Section, Text, items, table
 from rooffloor.validate.presentation.numbers import Record
 from rooffloor.validate.reporting.sections.hypotheses import of_data
 
 TITLE = "Do the verdicts stand?"
+SEEN = "Constants fitted to all cells saw the families that are judged: such a row is shown and decides nothing. "
 FOLDED = "cell left out"
 """The kind of choice whose rows are behind a line that opens them."""
 
@@ -25,6 +26,7 @@ def section(data: Record) -> Section:
     text = Text(
         f"Each test again with one choice changed at a time, {len(rest)} in all. A verdict that some choice turns into "
         "its opposite is undecided; one that is only not decided under some choice stands, and the choice is named. "
+        f"{SEEN if SAW in kinds else ''}"
         "Where GPUs or cells are left out, floors and constants stay those of all cells: only the judging changes. "
         "In the table, bold verdicts are other than the primary one's; a choice that does not concern a hypothesis "
         f"leaves it {NOT_TESTED}."
