@@ -104,7 +104,7 @@ def of_anchor(
     )
 
 
-def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -> tuple[Calibration, float]:
+def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -> tuple[Calibration, Array]:
     """The same constants with the anchor's floors fitted anew to its cells, joined in another way.
 
     Parameters
@@ -116,9 +116,9 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
     -------
     Calibration
         Of the anchor alone: floors of other models are not refitted.
-    float
-        Log density of the anchor's steps under these floors, mean over the draws of the constants. The constants are as
-        calibrated: under the joining that they were fitted with it is higher than a fit under the other would find.
+    array [draw]
+        Log density of the anchor's steps under these floors, given the constants of each draw. The draws are those of
+        the joining that they were fitted under.
     """
     structure = replace(calibration.structure, combine=combine)
     used = np.unique(calibration.anchor_gpu)
@@ -150,5 +150,4 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
         launches=own,
         scales=floor_scales(pairs, fit.floor_ms, structure, rng, calibration.priors),
     )
-    top = fit.log_evidence.max()
-    return anew, float(top + np.log(calibration.weight @ np.exp(fit.log_evidence - top)))
+    return anew, fit.log_evidence

@@ -236,7 +236,9 @@ class FloorStructure:
 
 
 PER_MODEL = FloorStructure("gpu, model", "added")
-"""What the hypotheses are tested under: a floor of each model on each SKU."""
+"""What the hypotheses of a published study are tested under: a floor of each model on each SKU."""
+PER_SEQUENCE = FloorStructure("gpu, model", "added", terms=("sequence",))
+"""What those on measured cells are tested under by default: beside it host time per sequence, which is the SKU's."""
 
 
 @dataclass(frozen=True, eq=False)

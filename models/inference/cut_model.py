@@ -91,7 +91,9 @@ def cut_models(
         one = {name: np.asarray(value)[None, None] for name, value in draw.items()}
         data = {"gpu_ms": work_ms(other, efficiency_of(one, code))[0]}
         if units:
-            host = sum((_on(np.asarray(draw[name]), term_code) * column for name, column in units.items()), start=0.0)
+            host = sum(
+                (per_sku(np.asarray(draw[name]), term_code) * column for name, column in units.items()), start=0.0
+            )
             if structure.positive:
                 data["host_ms"] = np.asarray(host)
             else:
@@ -105,6 +107,10 @@ def cut_models(
     return CutModels(upstream, downstream, data_of)
 
 
-def _on(values: Array, code: NDArray[np.int64]) -> Array:
-    """A term of the floor in each cell, from its value on each SKU of the anchor; elsewhere the geometric mean."""
-    return np.where(code >= 0, values[code], np.exp(np.log(values).mean()))
+def per_sku(values: Array, code: NDArray[np.int64]) -> Array:
+    """A term of the floor in each cell, [..., cell], from its value on each SKU of the anchor [..., gpu].
+
+    `code` [cell] is -1 on another SKU: there the geometric mean of those of the anchor.
+    """
+    elsewhere = np.exp(np.log(values).mean(-1, keepdims=True))
+    return np.where(code >= 0, values[..., code], elsewhere)

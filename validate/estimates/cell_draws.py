@@ -119,6 +119,16 @@ class Draws:
         """The part of its floor that a cell shares with its pair, (draw, cell)."""
         return self.floor_ms if self.host_ms is None else self.floor_ms - self.host_ms
 
+    @property
+    def below_floor_ms(self) -> Array:
+        """What the floor of a pair is added to, T_gpu and host time of each cell, (draw, cell)."""
+        return self.gpu_ms if self.host_ms is None else self.gpu_ms + self.host_ms
+
+    @property
+    def pair_ms(self) -> Array:
+        """Steps without what their floors hold beside the pair's: T_gpu, a constant and noise, (draw or 1, cell)."""
+        return self.step_ms if self.host_ms is None else self.step_ms - self.host_ms
+
     def _unit_mean(self, values: Array) -> Array:
         if self.label != IMPUTED:
             return np.broadcast_to(self.weight @ values, values.shape)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooffloor.models.calibration.draws import Calibration
-from rooffloor.models.floor.structures import PER_MODEL
+from rooffloor.models.floor.structures import PER_SEQUENCE
 from rooffloor.models.inference.gate import GateFailure
 from rooffloor.validate.common.errors import GateError, InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
@@ -367,7 +367,7 @@ def _measured(
         constants={"primary": of_primary} | {variant(*one): passed[one][1] for one in beside_it},
         recomputed=None,
         datatree=tree,
-        structure=variant(*chosen).split(",")[0] + ("" if study.floor == PER_MODEL else f", {study.floor}"),
+        structure=variant(*chosen).split(",")[0] + ("" if study.floor == PER_SEQUENCE else f", {study.floor}"),
         treatment=TREATMENTS[chosen[1]],
         warnings=(
             *(str(w) for w in measurements.provenance.get("warnings", ())),

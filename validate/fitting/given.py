@@ -40,6 +40,8 @@ class FitOfCells:
         As `variance_ms2` takes them.
     cut : bool
         Whether the anchor's floors come from the anchor's cells alone, and the others are given them.
+    host_ms : array, shape (draw, cell), or 0
+        What floors hold beside the part that the cells of a pair share.
     """
 
     posterior: Mapping[str, Array]
@@ -52,19 +54,21 @@ class FitOfCells:
     step_ms: Array
     noise: tuple[Array, Array, Array | float]
     cut: bool
+    host_ms: Array | float = 0.0
 
     def floors(self) -> tuple[Array, Array]:
         """The anchor's floor on each cell's GPU (NaN where it has no cells) and the cell's own, ms, (draw, cell)."""
         pairs, code = np.unique(np.stack([self.gpu_code, self.group_code]), axis=1, return_inverse=True)
         code = code.ravel()
-        step = offset_step_ms(self.gpu_ms, self.step_ms, code, pairs.shape[1])
+        known = self.gpu_ms + self.host_ms
+        step = offset_step_ms(known, self.step_ms, code, pairs.shape[1])
         variance = variance_ms2(step, *self.noise)
-        left = self.step_ms - self.gpu_ms
+        left = self.step_ms - known
         if self.cut:
             means = self._cut(pairs, code, left, variance)
         else:
             means = self._means(pairs, *told_by_cells(left, variance, code, pairs.shape[1]), "")
-        return self._anchors(pairs, means), means[:, code]
+        return self._anchors(pairs, means) + self.host_ms, means[:, code] + self.host_ms
 
     def _cut(self, pairs: NDArray[np.int64], code: NDArray[np.int64], left: Array, variance: Array) -> Array:
         """The anchor's floors from its own cells; the others given the anchor's floors of the draw, (draw, pair)."""

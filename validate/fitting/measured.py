@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooffloor.models.floor.structures import FloorStructure
+from rooffloor.models.floor.structures import TERMS, FloorStructure
 from rooffloor.models.inference.cut import cut_of_steps
-from rooffloor.models.inference.cut_model import cut_models
+from rooffloor.models.inference.cut_model import cut_models, per_sku
 from rooffloor.models.inference.gate import Attempt, GateFailure
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.prior_density import log_prior
 from rooffloor.models.inference.sampling import Fit, compile_model, fit_gated, thin
 from rooffloor.models.inference.step_distribution import efficiency_of, step_distribution
 from rooffloor.models.inference.steps import StepModel
-from rooffloor.models.roof.kernels import stack_work
+from rooffloor.models.roof.kernels import layers_of, stack_work
 from rooffloor.models.roof.roofline import CONSTANTS, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.estimates.cell_draws import Draws, with_own_noise
@@ -109,6 +109,7 @@ class Measured:
             for n in FITTED
             if n in posterior
         }
+        constants |= {n: dict(zip(axes["terms"], posterior[n].T, strict=True)) for n in self.terms}
         return draws, row, constants, tree
 
     def with_class_floors(self, draws: Draws, preset: str) -> tuple[Draws, dict[str, Any]]:
@@ -123,6 +124,21 @@ class Measured:
         floors = _class_floors(fit.posterior, self.cells, self.classes)
         count = len(draws.weight)
         return replace(draws, class_floor_ms={pair: thin(v, count) for pair, v in floors.items()}), row
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Parameters of the floor's terms."""
+        return tuple(TERMS[name].parameter for name in self.structure.terms)
+
+    def _host_ms(self, posterior: Mapping[str, Array], gpus: Sequence[str]) -> Array:
+        """What floors of cells hold beside the part that a pair shares, ms, [draw, cell]; as the cut has it."""
+        cells = self.cells
+        code = np.array([gpus.index(g) if g in gpus else -1 for g in cells.gpu])
+        units = self.structure.term_units(cells.batch, layers_of(self.work))
+        host = np.zeros((len(posterior["eta_bw"]), len(cells)))
+        for name in self.terms:
+            host += per_sku(posterior[name], code) * units[name]
+        return host
 
     @property
     def per_class(self) -> FloorStructure:
@@ -198,7 +214,8 @@ class Measured:
     def _arrays(self, posterior: "xr.Dataset") -> tuple[dict[str, Array], dict[str, list[str]]]:
         """Pooled draws of every variable, and the names along the axes of floors and of constants per GPU."""
         dims = posterior["eta_bw"].dims[2:]
-        axes = {"gpu": ("gpu",), "group": (self.shared_by,), "constants": dims}
+        terms = [posterior[name].dims[2:] for name in self.terms]
+        axes = {"gpu": ("gpu",), "group": (self.shared_by,), "constants": dims, "terms": terms[0] if terms else ()}
         names = {axis: posterior[of[0]].to_numpy().tolist() if of else [] for axis, of in axes.items()}
         return {str(n): _pool(posterior[n]) for n in posterior.data_vars}, names
 
@@ -220,7 +237,8 @@ class Measured:
         group_code = np.array([groups.index(self.group[m]) for m in cells.model])
         gpu_code = np.array([gpus.index(g) for g in cells.gpu])
         floors = posterior["floor_ms"]
-        own = floors[:, gpu_code, group_code]
+        host = self._host_ms(posterior, axes["terms"])
+        own = floors[:, gpu_code, group_code] + host
         mean = T + own
         # Under the cut the anchor's cells have the noise of the upstream fit, the others that of the downstream fit.
         others = [m for m in cells.models if anchor_prefix is None or m != anchor]
@@ -234,7 +252,7 @@ class Measured:
         known = 0.0 if cells.step_sd_ms is None else cells.step_sd_ms
         with_anchor = {g for g, m in zip(cells.gpu, cells.model, strict=True) if m == anchor}
         of_anchor = floors[:, gpu_code, groups.index(self.group[anchor])]
-        anchor_floor = np.where(np.isin(cells.gpu, list(with_anchor)), of_anchor, np.nan)
+        anchor_floor = np.where(np.isin(cells.gpu, list(with_anchor)), of_anchor + host, np.nan)
         is_anchor, noise = cells.model == anchor, (relative, absolute, known)
         calibrated, own_calibrated = FitOfCells(
             posterior=posterior,
@@ -247,6 +265,7 @@ class Measured:
             step_ms=cells.step_ms,
             noise=noise,
             cut=anchor_prefix is not None,
+            host_ms=host,
         ).floors()
         count = len(T)
         class_floors = {pair: thin(v, count) for pair, v in class_floors.items()}
@@ -269,6 +288,7 @@ class Measured:
             np.full(count, 1.0 / count),
             calibrated_floor_ms=calibrated,
             own_calibrated_floor_ms=own_calibrated,
+            host_ms=host,
         )
         return with_own_noise(found, np.random.default_rng(self.seed))
 

@@ -45,6 +45,7 @@ class _Cells:
     weights_ms: Array
     kv_ms: Array
     token_ms: Array
+    host_ms: Array
     model: NDArray[np.int64]
     floor: NDArray[np.int64]
     tilted: NDArray[np.bool_]
@@ -139,7 +140,8 @@ def _cells(
     token = _token_ms(kv, batch, context, [family, ~family], cells.gpu)
     floor = cells.gpu_code + (len(cells.gpus) * family if own_floor else 0)
     floor = np.unique(floor, return_inverse=True)[1]
-    return _Cells(step, rest, kv - token, token, family.astype(np.int64), floor, family & tilted)
+    host = np.zeros(len(step)) if draws.host_ms is None else weight @ draws.host_ms[rows][:, keep]
+    return _Cells(step, rest, kv - token, token, host, family.astype(np.int64), floor, family & tilted)
 
 
 def _token_ms(
@@ -173,6 +175,7 @@ def _fitted(cells: _Cells, q: float) -> tuple[float, Array]:
         if tilt:
             T = T * np.where(cells.tilted, np.exp(np.clip(x[3], -5.0, 5.0)), 1.0)
         H = (x[n:] if q == 1.0 else np.exp(x[n:].clip(-20.0, 5.0)))[cells.floor] * least[cells.floor]
+        H = H + cells.host_ms
         step = T + H if q == 1.0 else overlap_ms(T, H, q)
         return np.asarray(np.log(cells.step_ms / np.maximum(step, 0.02 * cells.step_ms)))
 

@@ -28,7 +28,7 @@ def level_error(draws: Draws, mask: NDArray[np.bool_], floor_ms: Array) -> Array
 
 def left_out_error(draws: Draws, mask: NDArray[np.bool_]) -> Array:
     """MAPE (percent, per draw) of cells predicted with an offset fitted to the pair's other cells, weights 1/y^2."""
-    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
+    T, y = draws.below_floor_ms[:, mask], draws.step_ms[:, mask]
     w = np.broadcast_to(1.0 / y**2, T.shape)
     d = y - T
     total, sum_ = w.sum(-1, keepdims=True), (w * d).sum(-1, keepdims=True)
@@ -56,7 +56,7 @@ def elsewhere_error(draws: Draws, mask: NDArray[np.bool_], calibrate: NDArray[np
 
     `calibrate` is a mask over the pair's cells, or one for each draw.
     """
-    T, y = draws.gpu_ms[:, mask], np.broadcast_to(draws.step_ms[:, mask], draws.gpu_ms[:, mask].shape)
+    T, y = draws.below_floor_ms[:, mask], np.broadcast_to(draws.step_ms[:, mask], draws.gpu_ms[:, mask].shape)
     w = calibrate / y**2
     offset = (w * (y - T)).sum(-1, keepdims=True) / w.sum(-1, keepdims=True)
     return np.asarray(100.0 * np.abs((T + offset - y) / y).mean(-1, where=~calibrate))

@@ -20,8 +20,11 @@ UNKNOWN = 0.5
 
 
 def slope(draws: Draws, mask: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Slope of y on T_gpu with a free offset, per draw: its mean and sd (`weighted_slope`, flat prior)."""
-    return weighted_slope(draws.gpu_ms[:, mask], draws.step_ms[:, mask], 1.0 / draws.noise_ms[:, mask] ** 2)
+    """Slope of y on T_gpu with a free offset, per draw: its mean and sd (`weighted_slope`, flat prior).
+
+    y without what its floor holds beside the part that the pair shares.
+    """
+    return weighted_slope(draws.gpu_ms[:, mask], draws.pair_ms[:, mask], 1.0 / draws.noise_ms[:, mask] ** 2)
 
 
 def weighted_slope(T: Array, y: Array, w: Array) -> tuple[Array, Array]:
@@ -131,11 +134,12 @@ def offset_slope(draws: Draws, mask: NDArray[np.bool_]) -> dict[str, Any] | None
     tilt, sd = slope(draws, mask)
     if not np.isfinite(sd).all():
         return None
-    T, y = draws.gpu_ms[:, mask], draws.step_ms[:, mask]
+    T, y = draws.gpu_ms[:, mask], draws.pair_ms[:, mask]
     w = 1.0 / draws.noise_ms[:, mask] ** 2
     total = w.sum(-1)
     T_mean, y_mean = (w * T).sum(-1) / total, (w * y).sum(-1) / total
-    drawn = np.stack([y_mean - tilt * T_mean - draws.anchor_floor_ms[:, mask][:, 0], tilt], -1)
+    anchors = (draws.anchor_floor_ms - (0.0 if draws.host_ms is None else draws.host_ms))[:, mask][:, 0]
+    drawn = np.stack([y_mean - tilt * T_mean - anchors, tilt], -1)
     crossed = -T_mean * sd**2
     own = np.stack([np.stack([1.0 / total + (T_mean * sd) ** 2, crossed], -1), np.stack([crossed, sd**2], -1)], -1)
     mean = draws.weight @ drawn

@@ -177,7 +177,7 @@ def floors(
 
 def constants(draws: Draws, found: Mapping[str, Mapping[str, Array]]) -> list[dict[str, Any]]:
     """Efficiency constants of one treatment."""
-    units = {"l_half": "tokens", "latency_ms": "ms"}
+    units = {"l_half": "tokens", "latency_ms": "ms", "sequence_ms": "ms", "sequence_layer_ms": "ms"}
     return [
         {"constant": name, "gpu": gpu, "estimate": draws.estimate(values, name, units.get(name, "1")).data}
         for name, by_gpu in found.items()

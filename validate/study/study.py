@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooffloor import __version__
-from rooffloor.models.floor.structures import PER_MODEL, FloorStructure
+from rooffloor.models.floor.structures import PER_MODEL, PER_SEQUENCE, FloorStructure
 from rooffloor.models.roof.kernels import Experts
 from rooffloor.models.specs import classes
 from rooffloor.models.specs.gpus import GpuSpec
@@ -150,8 +150,10 @@ class Study:
         Also the name of its folder of reports; default: the file's, or "data".
     classes : mapping, optional
         Class of a model where it is not the default one, by catalog name.
-    efficiency, floor : Roof, FloorStructure
+    efficiency : Roof
         What is fitted.
+    floor : FloorStructure, optional
+        What is fitted; default: `PER_SEQUENCE`, of a published study `PER_MODEL`.
     models, gpus : mapping, optional
         Specifications that the catalog lacks, by name.
     seed : int
@@ -188,12 +190,13 @@ class Study:
         name: str | None = None,
         classes: Mapping[str, str] | None = None,
         efficiency: Roof = Roof(),
-        floor: FloorStructure = PER_MODEL,
+        floor: FloorStructure | None = None,
         models: Mapping[str, ModelShapes] | None = None,
         gpus: Mapping[str, GpuSpec] | None = None,
         seed: int = 1,
     ):
         data = Data.of(data)
+        floor = floor or (PER_MODEL if data.format == "published" else PER_SEQUENCE)
         given = {"data": data, "margins": margins, "efficiency": efficiency, "floor": floor, "seed": seed}
         given |= {"name": _name_of(data) if name is None else name, "models": models or {}, "gpus": gpus or {}}
         for key, value in given.items():
@@ -325,7 +328,7 @@ class Study:
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("data", "floor")}
         d = self.data
         content["data"] = {"path": None, "format": d.format, "stack": d.stack, "mode": d.mode}
-        content["floor"] = [self.floor.shared_by, self.floor.combine, *self.floor.combine_of]
+        content["floor"] = [self.floor.shared_by, self.floor.combine, *self.floor.combine_of, *self.floor.terms]
         catalog = Path(classes.__file__).parent / "catalog"
         content["files"] = [*d.sha256, *(_sha256(file) for file in sorted(catalog.glob("*.toml")))]
         content["version"] = __version__
@@ -382,11 +385,20 @@ def _from_table(cls: type[Study], table: Mapping[str, Any], folder: Path) -> Stu
         # Margins that a study states are fixed beforehand unless it says otherwise; the others are defaults.
         margins=_section(Margins, "margins", ({"label": FIXED} if set(stated) - {"label"} else {}) | dict(stated)),
         efficiency=_section(Roof, "efficiency", table.get("efficiency", {})),
-        floor=_section(FloorStructure, "floor", {"shared_by": PER_MODEL.shared_by} | dict(table.get("floor", {}))),
+        floor=_floor(table.get("floor", {}), data.get("format")),
         models=models,
         gpus=gpus,
         seed=table.get("seed", 1),
     )
+
+
+def _floor(table: Any, data_format: Any) -> FloorStructure:
+    """[floor]: what it leaves out is as in `PER_SEQUENCE`, or `PER_MODEL` of a published study."""
+    usual = PER_MODEL if data_format == "published" else PER_SEQUENCE
+    found = {"shared_by": usual.shared_by, "terms": list(usual.terms)} | dict(table)
+    if not isinstance(found["terms"], list) or not all(isinstance(name, str) for name in found["terms"]):
+        raise ValueError(f"[floor] terms must be a list of names, got {found['terms']!r}")
+    return _section(FloorStructure, "floor", found | {"terms": tuple(found["terms"])})
 
 
 def _section[T](cls: type[T], name: str, table: Mapping[str, Any]) -> T:
