@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "validate.measurements": "specs roof common",
     "validate.study": "specs roof floor common measurements",
     "validate.presentation": "common estimates",
+    "validate.kernels": "specs common measurements presentation",
     "validate.published": "specs roof floor inference common",
     "validate.comparison": "specs roof floor inference common estimates presentation published",
     "validate.fitting": "specs roof floor inference calibration common estimates study published",
@@ -36,7 +37,7 @@ MAY_IMPORT = {
     "transfer",
     "validate.reporting": "specs roof calibration common estimates presentation published comparison fitting "
     "hypotheses",
-    "validate.cli": "common measurements presentation fitting transfer simulation reporting",
+    "validate.cli": "common measurements presentation kernels fitting transfer simulation reporting",
 }
 """The rooms from the top of the house downwards, and which of those above it each one imports."""
 ROOMS = tuple(MAY_IMPORT)

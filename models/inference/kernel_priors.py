@@ -1,7 +1,7 @@
 """Priors from measured kernels and hosts: what is known of a GPU's constants before a step is measured.
 
-The numbers are those of `specs/catalog/kernels.toml`; docs/kernels.md says from what and how. `kernel_priors` is the set
-that a fit takes; `kernel_prior` also says, GPU by GPU, what came from which.
+The numbers are those of `specs/catalog/kernels.toml`; docs/kernels.md says from what and how. `kernel_priors` is the
+set that a fit takes; `kernel_prior` also says, GPU by GPU, what came from which.
 """
 
 import functools
@@ -207,6 +207,26 @@ def _pooled(moments: Sequence[Moments]) -> Moments:
     return float(means.mean()), float(np.sqrt(np.mean(sds**2) + means.var()))
 
 
+SETS = ("kernels", "wide")
+"""Names of the sets of priors: from measured kernels and hosts, or `DEFAULT_PRIORS`."""
+L_HALF = (150.0, 0.7)
+"""Prior of L_half beside a latency of kernels of its own: what a decode-attention kernel takes whatever the context is
+in that latency, so that less is left per sequence (median, sd of the logarithm; tokens)."""
+
+
+def named_priors(name: str, gpus: Sequence[str | GpuSpec]) -> Priors:
+    """The set of priors of this name (`SETS`) for 16-bit models on these GPUs.
+
+    Raises
+    ------
+    ValueError
+        Another name.
+    """
+    if name not in SETS:
+        raise ValueError(f"priors {shown(name)} are not known: expected {' or '.join(SETS)}")
+    return kernel_priors(gpus) if name == "kernels" else DEFAULT_PRIORS
+
+
 def kernel_priors(gpus: Sequence[str | GpuSpec], dtype: str = "bf16", kv_dtype: str = "bf16") -> Priors:
     """The default priors, but eta_bw, eta_fa, latency of a launch and time per sequence from kernels and hosts.
 
@@ -217,6 +237,7 @@ def kernel_priors(gpus: Sequence[str | GpuSpec], dtype: str = "bf16", kv_dtype: 
         DEFAULT_PRIORS,
         eta_bw=found.eta_bw,
         eta_fa=found.eta_fa,
+        l_half=L_HALF,
         launch_ms=found.launch_ms,
         sequence_ms=found.h_seq_ms,
     )

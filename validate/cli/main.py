@@ -15,6 +15,7 @@ from rooffloor.validate.cli.commands import (
     check,
     compare,
     import_,
+    kernels,
     plan,
     predict,
     reconstruct,
@@ -26,7 +27,7 @@ from rooffloor.validate.common import ending, errors
 
 COMMANDS = {
     module.__name__.rpartition(".")[2].rstrip("_"): module
-    for module in (report, table, test, compare, calibrate, reconstruct, check, import_, predict, plan)
+    for module in (report, table, test, compare, calibrate, reconstruct, check, import_, kernels, predict, plan)
 }
 EXIT_CODES = (
     "exit codes: 0 done, supported or transfers, 1 refuted or does not hold (never from report), 2 bad input, 3 a fit "

@@ -90,8 +90,8 @@ def read(path: str | Path) -> list[KernelTimes]:
     needed = _GEMM_COLUMNS if kind == GEMM else _ATTENTION_COLUMNS
     if missing := [c for c in needed if c not in columns]:
         raise InputError(
-            f"{name}, row 1: column {missing[0]!r} is missing; expected {', '.join(_GEMM_COLUMNS)} (matrix products) or "
-            f"{', '.join(_ATTENTION_COLUMNS)} (decode attention)"
+            f"{name}, row 1: column {missing[0]!r} is missing; expected {', '.join(_GEMM_COLUMNS)} "
+            f"(matrix products) or {', '.join(_ATTENTION_COLUMNS)} (decode attention)"
         )
     numbers = {c: _numbers(frame, c, name, first) for c in needed if c not in ("device", needed[1])}
     specs = {device: _gpu(frame, device, name, first) for device in dict.fromkeys(frame["device"].astype(str))}
@@ -134,7 +134,7 @@ def _frame(path: str | Path) -> "tuple[pd.DataFrame, int]":
             f"{called(file.name)}: Parquet is read by pyarrow, which is not installed; give CSV"
         ) from error
     except (ValueError, OSError) as error:
-        raise InputError(f"{called(file.name)}: expected a Parquet file ({shown(str(error), 60)})") from error
+        raise InputError(f"{called(file.name)}: expected a Parquet file; it cannot be read as one") from error
     if frame.empty:
         raise InputError(f"{called(file.name)} has no rows")
     return frame, 1

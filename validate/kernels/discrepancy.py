@@ -34,20 +34,48 @@ class Difference:
     sd: float
 
 
-def discrepancy(differences: Sequence[Difference]) -> tuple[float, float]:
-    """Root of the posterior mean of the variance that differences show, and the posterior sd of its root.
+@dataclass(frozen=True)
+class Discrepancy:
+    """The sd of the discrepancy (logarithm of time) between kernels alone and real steps.
 
-    Each is Normal(0, s² + sd²), s half-normal.
+    Attributes
+    ----------
+    sd : float
+        Root of the posterior mean of its square.
+    spread : float
+        Posterior sd of the sd.
+    evidence : float
+        Logarithm of the marginal likelihood of the differences.
     """
+
+    sd: float
+    spread: float
+    evidence: float
+
+
+def discrepancy(differences: Sequence[Difference]) -> Discrepancy:
+    """What differences of one kind say: each is Normal(0, s² + sd²), s half-normal with `SCALE`."""
     s = SCALE * halfnorm.ppf((np.arange(_NODES) + 0.5) / _NODES)
     logs = np.zeros_like(s)
     for one in differences:
         spread = np.hypot(s, one.sd)
-        logs -= 0.5 * (one.value / spread) ** 2 + np.log(spread)
+        logs -= 0.5 * (one.value / spread) ** 2 + np.log(spread) + 0.5 * np.log(2.0 * np.pi)
     weights = np.exp(logs - logs.max())
+    evidence = float(logs.max() + np.log(weights.mean()))
     weights /= weights.sum()
     mean = float(weights @ s)
-    return float(np.sqrt(weights @ s**2)), float(np.sqrt(weights @ (s - mean) ** 2))
+    return Discrepancy(float(np.sqrt(weights @ s**2)), float(np.sqrt(weights @ (s - mean) ** 2)), evidence)
+
+
+def averaged(stacks: Sequence[Difference], steps: Sequence[Difference]) -> tuple[float, float]:
+    """The sd of real steps, and the posterior probability that other stacks' kernels differ by the same sd.
+
+    Whether what stacks differ by is what steps differ by is not known: both are averaged, even before the data.
+    """
+    together, apart = discrepancy([*stacks, *steps]), discrepancy(steps)
+    gap = apart.evidence + discrepancy(stacks).evidence - together.evidence
+    same = float(1.0 / (1.0 + np.exp(gap)))
+    return float(np.sqrt(same * together.sd**2 + (1.0 - same) * apart.sd**2)), same
 
 
 def time_per_byte(
