@@ -247,16 +247,24 @@ def _all(
 def _alike(
     layout: "_Layout", y: Array, T: Array, rng: np.random.Generator, draws: int, points: int
 ) -> tuple[Array, Array, Array]:
-    """`_all` of data sets whose posteriors of theta differ little: one proposal, fitted to some of them, serves all."""
+    """`_all` of data sets whose posteriors of theta differ little: one proposal, fitted to some of them, serves all.
+
+    It is moved with the noise that each starts from (`_start`), as far as those it was fitted to moved: T_gpu of some
+    draws leaves more over than that of others.
+    """
     few = np.unique(np.linspace(0, len(y) - 1, ADAPTED).round().astype(int))
     mean, covariance = _proposal(layout.of(few), y[few], T[few], rng, points)
-    between = np.atleast_2d(np.cov(mean, rowvar=False, bias=True)) if len(few) > 1 else 0.0
-    pooled = mean.mean(0), covariance.mean(0) + between
+    start = _start(layout, y, T)[0][:, : layout.models]
+    off = start - start[few].mean(0)
+    moves = np.linalg.solve(off[few].T @ off[few] + 1e-3 * np.eye(layout.models), off[few].T @ (mean - mean.mean(0)))
+    centre = mean.mean(0) + off.clip(off[few].min(0), off[few].max(0)) @ moves
+    between = np.atleast_2d(np.cov(mean - centre[few], rowvar=False, bias=True)) if len(few) > 1 else 0.0
+    pooled = covariance.mean(0) + between
     found = []
     for k in range(0, len(y), CHUNK):
         at = slice(k, k + CHUNK)
         sets = len(y[at])
-        proposal = np.tile(pooled[0], (sets, 1)), np.tile(pooled[1], (sets, 1, 1))
+        proposal = centre[at], np.tile(pooled, (sets, 1, 1))
         found.append(_weighted(layout.of(at), y[at], T[at], proposal, rng, draws, points))
     return _again(layout, y, T, rng, draws, 4 * points, found, LEAST_ALIKE)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_STUDY = "transfer-study"
 LARGEST_COUNT, LARGEST_SEED = 10**9, 2**63 - 1
 SEED_OF_STUDY = "the study's"
-_DATA = ("format", "stack", "mode", "anchor", "configs")
+_DATA = ("format", "stack", "mode", "anchor", "configs", "priors")
 """Options that describe the file given by --data."""
 _INPUTS = ("study", "data", "config", "configs", "gpu", "measurements", "file", "shorter")
 """Options that may name a file or folder that is read."""
@@ -74,7 +74,7 @@ def add_common(command: argparse.ArgumentParser, seed: int | str) -> None:
 def add_config(command: argparse.ArgumentParser, what: str = "its folder or a TOML file", **more: Any) -> None:
     """--config of a model."""
     text = f"name in the catalog, a config.json, {what}"
-    add(command, "--config", text, "MODEL", given, required=True, **more)
+    add(command, "--config", text, "MODEL", given, **{"required": True, **more})
 
 
 def add_gpus(command: argparse.ArgumentParser) -> None:
@@ -115,6 +115,8 @@ def add_study(command: argparse.ArgumentParser) -> None:
     add(data, "--data", "measured cells; margins are then defaults", "FILE", path)
     add_format(data, STUDY_FORMATS)
     add(data, "--anchor", "the model on which constants are calibrated", "MODEL", name)
+    text = "of constants and host time: from measured kernels (default), or wide"
+    add(data, "--priors", text, choices=("kernels", "wide"), default=None)
     add(data, "--configs", "folder of Hugging Face config.json files of models in FILE", "DIR", path)
 
 

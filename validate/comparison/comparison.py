@@ -10,7 +10,7 @@ chosen one and the study's are then refitted without one model, one SKU, one (mo
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooffloor.models.floor.structures import COMBINE, FloorStructure
+from rooffloor.models.inference.kernel_priors import named_priors
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.validate.common.errors import GateError
 from rooffloor.validate.common.files import written
 from rooffloor.validate.common.runner import run
 from rooffloor.validate.comparison import answer, findings, worker
-from rooffloor.validate.comparison.ranking import STUDY, Found, choose, is_far, rank
+from rooffloor.validate.comparison.ranking import STUDY, Found, choose, is_below, is_far, rank
 from rooffloor.validate.comparison.worker import FIT, Task, folds
 from rooffloor.validate.estimates.prior_sensitivity import warnings_of
 
@@ -41,8 +42,17 @@ FOLDS = 10
 """Refits without some cells that one worker makes with one compiled model."""
 
 
-def candidates(classes: Mapping[str, str]) -> tuple[FloorStructure, ...]:
+def candidates(classes: Mapping[str, str], batches: int = 1) -> tuple[FloorStructure, ...]:
     """Structures worth comparing for these models: every sharing that they can tell apart, every way to join.
+
+    Where cells have several batches all have host time per sequence too, beside those without of one floor per SKU, and
+    two whose host time is per sequence and layer.
+
+    Parameters
+    ----------
+    classes : mapping of model name to class
+    batches : int
+        How many batches the cells have.
 
     Examples
     --------
@@ -65,6 +75,10 @@ def candidates(classes: Mapping[str, str]) -> tuple[FloorStructure, ...]:
         several.append(FloorStructure("gpu, model", "added"))
     if {"moe"} < set(classes.values()):  # a loop over experts that waits for each adds its host time by construction
         several.append(FloorStructure("gpu, class", "overlapped", (("moe", "added, H >= 0"),)))
+    if batches > 1:
+        plain = [s for s in several if s.shared_by == "gpu"]
+        layered = [FloorStructure("gpu", combine, terms=("sequence layer",)) for combine in ("added", "overlapped")]
+        several = [*plain, *(replace(s, terms=("sequence",)) for s in several), *(layered if len(classes) > 1 else ())]
     return (FloorStructure("none"), *several)
 
 
@@ -221,14 +235,15 @@ def compare_floors(
     cells = measurements.cells()
     classes = {m: study.class_of(m) for m in cells.models}
     work = stack_work(cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
+    priors = named_priors(study.efficiency.priors, list(measurements.gpus.values()))
     seed = study.seed if seed is None else seed
-    competing = tuple(structures or candidates(classes))
+    competing = tuple(structures or candidates(classes, len(np.unique(cells.batch))))
     cores = 1
     if jobs is None and dask is None and (os.cpu_count() or 1) <= CHAINS:
         jobs, cores = 1, os.cpu_count() or 1  # chains side by side: no process needs to start
 
     def task(structure: FloorStructure, likelihood: Literal["normal", "student"] = "normal", folds: Any = ()) -> Task:
-        return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds, cores)
+        return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds, cores, priors)
 
     def each(function: Any, tasks: Sequence[Task], desc: str) -> Sequence[Found]:
         def key(one: Task) -> str:
@@ -300,13 +315,15 @@ def _fitted_again(
 ) -> list[FloorStructure]:
     """Structures that a short fit does not do for: the study's, and those that may be chosen or speak of the overlap.
 
-    With refits, and where no short fit passed, all that are not far behind.
+    Those whose short fit failed too, unless it tells that they are far behind all the same. With refits, and where no
+    short fit passed, all that are not far behind.
     """
     best = rows[0] if rows[0]["elpd"] is not None else None
     if refits or best is None:
         return [s for s in competing if s == STUDY or best is None or not is_far(short[str(s)], short[best["name"]])]
     frees = {str(s) for s in competing if s.q_free}
     overlapped = next((row["name"] for row in rows if row["elpd"] is not None and row["name"] in frees), None)
-    failed = [str(s) for s in competing if not short[str(s)]["passed"]]
+    top = short[best["name"]]
+    failed = [str(s) for s in competing if not (short[str(s)]["passed"] or is_below(short[str(s)], top))]
     wanted = {best["name"], choose(rows), overlapped, str(STUDY), *failed}
     return [s for s in competing if str(s) in wanted]

@@ -31,13 +31,13 @@ RESAMPLES = 40
 
 
 def parameters(structure: FloorStructure, cells: Cells, classes: Mapping[str, str]) -> int:
-    """Free parameters of the floors, the measure of simplicity: floors, growth with launches, latency, q."""
+    """Free parameters of the floors, the measure of simplicity: floors, growth with launches, terms, latency, q."""
     if structure.sharing is None:
         return 0
     groups = structure.groups(cells, classes)
     floors = len(set(zip(cells.gpu_code.tolist(), groups.code.tolist(), strict=True)))
     growth = len(cells.gpus) * structure.sharing.per_launch + structure.sharing.kernel_latency
-    return floors + growth + structure.q_free
+    return floors + growth + len(cells.gpus) * len(structure.terms) + structure.q_free
 
 
 def difference(elpd: Array, other: Array) -> tuple[float, float]:
@@ -55,6 +55,12 @@ def is_far(short: Found, best: Found) -> bool:
     """Whether a short fit tells that a structure is far behind the best."""
     gap, dse = difference(short["elpd"], best["elpd"])
     return bool(short["passed"]) and gap < -max(FAR_ELPD, FAR_SE * dse)
+
+
+def is_below(short: Found, best: Found) -> bool:
+    """Whether a short fit, settled or not, tells that a structure is far behind: its best chain is, in sample."""
+    gap, dse = difference(short["ceiling"], best["elpd"])
+    return gap < -max(FAR_ELPD, FAR_SE * dse)
 
 
 def rank(
@@ -87,11 +93,15 @@ def rank(
             row |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "weight", "p_loo"))
         row |= {
             "exact": int(r["exact"].sum()),
-            "gate": str(r["failures"]) if name not in good else SHORT if "short" in r else "passed",
+            "gate": ("passed" if name in good else str(r["failures"])) if "short" not in r else _of_short(r, name in good),
         }
         row |= {key: r[key].item() for key in ("rhat", "ess", "divergences", "attempts")}
         rows.append(row)
     return sorted(rows, key=lambda row: -np.inf if row["elpd"] is None else row["elpd"], reverse=True)
+
+
+def _of_short(found: Found, passed: bool) -> str:
+    return SHORT if passed else f"{found['failures']} in a {SHORT}"
 
 
 def is_close(row: Mapping[str, Any]) -> bool:

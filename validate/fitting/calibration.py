@@ -12,6 +12,7 @@ from rooffloor.models.calibration.draws import TERM_OF, Calibration, Domain
 from rooffloor.models.calibration.floors import floor_scales, launch_and_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.gate import GateFailure
+from rooffloor.models.inference.kernel_priors import named_priors
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.inference.steps import StepModel
 from rooffloor.models.roof.kernels import launches_of_shapes, stack_work
@@ -34,7 +35,13 @@ DRAWS = 800
 """Draws kept of a fit to measured cells."""
 
 
-def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, Array]], treatment: str) -> Calibration:
+def of_draws(
+    study: "Study",
+    draws: Draws,
+    constants: Mapping[str, Mapping[str, Array]],
+    treatment: str,
+    priors: Priors = DEFAULT_PRIORS,
+) -> Calibration:
     """The primary treatment of a study as plain draws.
 
     Imputed studies keep `PER_UNIT` draws of each imputation, measured ones all draws of the report.
@@ -75,14 +82,13 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
         """[draw or 1, cell] -> [draw kept, anchor's cell]."""
         return np.broadcast_to(values, (len(draws.weight), len(cells)))[keep][:, anchor]
 
-    sizes = [names.shapes(m).parameters for m in cells.models]
     weight, rng = draws.weight[keep], np.random.default_rng(study.seed)
     launches = np.array([launches_of_shapes(names.shapes(m)) for m in cells.models], dtype=float)
     floors, each = np.stack(columns, -1), None
     if draws.label == IMPUTED:  # figures of models that were printed: nothing is known of their launches
         scales = floor_scales(pairs, floors, own_floors, rng)
     else:
-        each, scales = launch_and_scales(pairs, floors, np.array(of_pairs), own_floors, rng)
+        each, scales = launch_and_scales(pairs, floors, np.array(of_pairs), own_floors, rng, priors)
     return Calibration(
         gpus=cells.gpus,
         models=cells.models,
@@ -103,7 +109,7 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
         anchor_gpu_ms=every(draws.gpu_ms),
         specs={g: names.gpu(g) for g in cells.gpus},
         experts=study.efficiency.experts,
-        domain=Domain.of(draws.batch, draws.context, sizes),
+        domain=Domain.of(draws.batch, draws.context, [names.shapes(m) for m in cells.models]),
         label=draws.label,
         source=study.name,
         treatment=treatment,
@@ -113,6 +119,7 @@ def of_draws(study: "Study", draws: Draws, constants: Mapping[str, Mapping[str, 
         anchor_layers=names.shapes(draws.anchor).layers,
         launch_ms=each,
         launches=None if each is None else launches,
+        priors=priors,
     )
 
 
@@ -121,7 +128,7 @@ def calibrated(
     anchor: str,
     *,
     structure: FloorStructure = OF_ANCHOR,
-    priors: Priors = DEFAULT_PRIORS,
+    priors: str = "kernels",
     seed: int = 1,
     quiet: bool = True,
 ) -> Calibration:
@@ -135,7 +142,8 @@ def calibrated(
         As `measurements` names it.
     structure : FloorStructure
         One floor per SKU, with terms, joined in some way.
-    priors : Priors
+    priors : "kernels" or "wide"
+        As in `study.Roof`.
 
     Raises
     ------
@@ -148,8 +156,9 @@ def calibrated(
     shapes = measurements.shapes[anchor]
     klass = default_class(shapes)
     work = stack_work(cells, {anchor: shapes}, measurements.gpus)
+    used = named_priors(priors, list(measurements.gpus.values()))
     try:
-        model = StepModel(cells, work, {anchor: klass}, structure, "free", priors=priors)
+        model = StepModel(cells, work, {anchor: klass}, structure, "free", priors=used)
         fit = fit_gated(compile_model(model), seed=seed, progress=not quiet)
     except GateFailure as error:
         raise GateError(str(error)) from error
@@ -167,7 +176,7 @@ def calibrated(
         np.random.default_rng(seed),
         combine=structure.combine,
         terms={n: drawn(n) for n in TERM_OF if n in fit.posterior},
-        priors=priors,
+        priors=used,
         label=measurements.label,
         source=f"{anchor} in {measurements.provenance.get('file')}",
         stack=about["stack"],

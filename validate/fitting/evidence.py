@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.floor.structures import PER_SEQUENCE
 from rooffloor.models.inference.gate import GateFailure
+from rooffloor.models.inference.kernel_priors import kernel_prior, named_priors
+from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.validate.common.errors import GateError, InputError
 from rooffloor.validate.estimates.cell_draws import IMPUTED, Draws
 from rooffloor.validate.fitting import calibration, imputed
@@ -114,6 +116,13 @@ class Evidence:
         return pd.DataFrame(list(self.fits))
 
     @property
+    def priors_said(self) -> str:
+        """Where the priors of a measured study's constants come from, in a sentence."""
+        if self.measurements is None or self.study.efficiency.priors != "kernels":
+            return "Priors of the constants are the same for all GPUs (wide)."
+        return f"Priors of the constants: {kernel_prior(list(self.measurements.gpus.values())).text}."
+
+    @property
     def saw_families(self) -> frozenset[str]:
         """Variants beside a cut whose constants were fitted to all cells: no test of transfer."""
         cut = self.treatment == TREATMENTS["cut"]
@@ -123,7 +132,14 @@ class Evidence:
     def calibration(self) -> Calibration:
         """The primary treatment as plain draws, which `check`, `plan` and `predict` take."""
         treatment = "study" if self.draws.label == IMPUTED else self.treatment.split(":")[0]
-        return calibration.of_draws(self.study, self.draws, self.constants["primary"], treatment)
+        return calibration.of_draws(self.study, self.draws, self.constants["primary"], treatment, self.priors)
+
+    @property
+    def priors(self) -> Priors:
+        """Of the constants, floors and noise."""
+        if self.measurements is None:
+            return DEFAULT_PRIORS
+        return named_priors(self.study.efficiency.priors, list(self.measurements.gpus.values()))
 
 
 def fit(

@@ -13,6 +13,7 @@ from rooffloor.models.floor.structures import TERMS, FloorStructure
 from rooffloor.models.inference.cut import cut_of_steps
 from rooffloor.models.inference.cut_model import cut_models, per_sku
 from rooffloor.models.inference.gate import Attempt, GateFailure
+from rooffloor.models.inference.kernel_priors import named_priors
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.prior_density import log_prior
 from rooffloor.models.inference.sampling import Fit, compile_model, fit_gated, thin
@@ -81,6 +82,7 @@ class Measured:
         self.shared_by = sharing.dim
         self.group = {m: sharing.label(m, self.classes[m]) for m in self.cells.models}
         """Whose floor each model has: its own, or that of its class."""
+        self.priors = named_priors(study.efficiency.priors, list(measurements.gpus.values()))
         self.work = stack_work(self.cells, measurements.shapes, measurements.gpus, experts=study.efficiency.experts)
 
     def fit(
@@ -162,7 +164,8 @@ class Measured:
         self._say(name)
 
         def make() -> "Fit":
-            model = StepModel(self.cells, self.work, self.classes, structure, **roof_options(preset))
+            how = roof_options(preset) | {"priors": self.priors}
+            model = StepModel(self.cells, self.work, self.classes, structure, **how)
             return fit_gated(compile_model(model), seed=self.seed, progress=not self.quiet)
 
         fit = kept.fit(self.folder, self._key(f"joint {preset} {structure!r}"), make)
@@ -187,14 +190,14 @@ class Measured:
         steps = step_distribution(posterior, cells, self.classes, self.structure, work=self.work)
         shape = (posterior.sizes["chain"], posterior.sizes["draw"], len(cells))
         log = steps.log_density(cells.step_ms).reshape(shape)
-        return power_scaling(quantities, log_prior(posterior, self.structure), log)
+        return power_scaling(quantities, log_prior(posterior, self.structure, self.priors), log)
 
     def _cut(
         self, preset: str
     ) -> tuple[dict[str, Array], dict[str, list[str]], NDArray[np.int64], dict[str, Any], "xr.DataTree"]:
         self._say(f"{variant(preset, 'cut')}, {self.structure}")
         of = (self.cells, self.work, self.classes, self.structure, self.study.anchor)
-        stages = cut_models(*of, **roof_options(preset))
+        stages = cut_models(*of, priors=self.priors, **roof_options(preset))
         bar = not self.quiet
 
         def first() -> "Fit":

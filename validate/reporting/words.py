@@ -76,7 +76,8 @@ def assumptions(evidence: Evidence) -> list[str]:
         ]
     measurements = evidence.measurements
     given = measurements.provenance.get("assumptions", ()) if measurements is not None else ()
-    return [*shared, *(str(a) for a in given)]
+    prior = evidence.priors_said
+    return [*shared, prior, *(str(a) for a in given)]
 
 
 def warnings(evidence: Evidence, reconstruction: Mapping[str, Any] | None) -> list[str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FORMATS = (*STUDY_FORMATS, "published")
 PRESETS = ("study", "query heads", "per gpu")
 TREATMENTS = ("study", "cut", "joint")
+PRIORS = ("kernels", "wide")
 EXPERTS = ("active", "distinct", "balanced")
 DEFAULT_ANCHOR = "Llama-3.1-8B"
 FRAME = "data frame"
@@ -122,11 +123,15 @@ class Roof:
     treatment : "study", "cut" or "joint"
         Constants from the anchor's cells alone (cut) or from all cells. Published: the study's own; measured: cut.
     experts : "active", "distinct" or "balanced"
+    priors : "kernels" or "wide"
+        Of the constants and of host time, for measured cells: from measured kernels and hosts (docs/kernels.md), or the
+        same for all GPUs.
     """
 
     preset: str = "study"
     treatment: str = "study"
     experts: Experts = "active"
+    priors: str = "kernels"
 
     def __post_init__(self) -> None:
         if self.preset == "latency":
@@ -134,6 +139,7 @@ class Roof:
         one_of("preset", self.preset, PRESETS)
         one_of("treatment", self.treatment, TREATMENTS)
         one_of("experts", self.experts, EXPERTS)
+        one_of("priors", self.priors, PRIORS)
 
 
 @dataclass(frozen=True, init=False)
@@ -247,6 +253,7 @@ class Study:
         mode: str | None = None,
         anchor: str | None = None,
         configs: str | Path | None = None,
+        priors: str = "kernels",
     ) -> "Study":
         """A study of one file with default margins, which were not fixed beforehand and say so.
 
@@ -263,7 +270,8 @@ class Study:
         file = readable_file(path)
         try:
             models = {} if configs is None else configured(Path(configs))
-            return cls(Data(file, format, stack, mode), anchor=anchor or DEFAULT_ANCHOR, models=models)
+            data, roof = Data(file, format, stack, mode), Roof(priors=priors)
+            return cls(data, anchor=anchor or DEFAULT_ANCHOR, models=models, efficiency=roof)
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -280,6 +288,7 @@ class Study:
                     f"[efficiency] treatment {roof.treatment!r}",
                     f"{made} the study's constants",
                 ),
+                (roof.priors != "kernels", f"[efficiency] priors {roof.priors!r}", f"{made} constants of their own"),
                 (bool(self.gpus), "[gpus]", f"{made} the catalog's"),
                 (bool(self.models), "[models]", f"{made} the catalog's"),
             ]

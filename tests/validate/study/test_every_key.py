@@ -71,6 +71,7 @@ OTHER = {
     "floor.shared_by": ["gpu, class", "gpu", "none", "gpu, launches", "gpu, kernel latency"],
     "floor.combine": ["added, H >= 0", "overlapped", "max"],
     "floor.combine_of": [[["tiny ones", "added"]]],
+    "floor.terms": [[], ["sequence layer"], ["sequence", "sequence layer"]],
     "gpus.B300.bf16_dense_tflops": [1.0],
     "gpus.B300.memory_bandwidth_gb_s": [9000],
     "gpus.B300.memory_gb": [1.0],
@@ -197,6 +198,7 @@ IMPUTED_REFUSES = (
     ("efficiency.treatment", "joint"),
     ("floor.shared_by", "gpu, class"),
     ("floor.combine", "added, H >= 0"),
+    ("floor.terms", ["sequence"]),
     ("gpus.B300", BASE["gpus"]["B300"]),
     ("models.Tiny", {"config": "tiny.toml"}),
 )
