@@ -11,7 +11,7 @@ median ratio of its ends; P(holds), verdict and cause. All folds of a set stand 
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def folds(real: RealSet, sources: Sequence[str], check: bool, seed: int) -> Iter
 def pooled(rows: pd.DataFrame) -> pd.DataFrame:
     """Per set and source, and over all: means of folds, share of folds below 60 % coverage, median of hi/lo."""
 
-    def of(part: pd.DataFrame) -> Mapping[str, Any]:
+    def of(part: pd.DataFrame) -> dict[str, Any]:
         done = part.dropna(subset=["mape"])
         return {
             "folds": len(done),
@@ -128,8 +128,10 @@ def pooled(rows: pd.DataFrame) -> pd.DataFrame:
             "high_over_low": done["high_over_low"].median(),
         }
 
-    told = [{"set": "all", "from": s} | of(part) for s, part in rows.groupby("from", sort=False)]
-    each = [{"set": n, "from": s} | of(part) for (n, s), part in rows.groupby(["set", "from"], sort=False)]
+    told: list[dict[str, Any]] = [{"set": "all", "from": s} | of(part) for s, part in rows.groupby("from", sort=False)]
+    each: list[dict[str, Any]] = [
+        {"set": n, "from": s} | of(part) for (n, s), part in rows.groupby(["set", "from"], sort=False)
+    ]
     return pd.DataFrame([*each, *told]).round(2)
 
 

@@ -18,25 +18,25 @@ import rooffloor as rf
 from rooffloor.validate.common.errors import GateError, InputError
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED
-from rooffloor.validate.transfer.statements import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, TRANSFERS, UNDECIDED
+from rooffloor.validate.transfer.statements import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, NOTHING, CANNOT_TELL
 
 ANCHOR, SIBLING, SMALL, MOE = "Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
 HOLDS, FAILS = ({SUPPORTED}, {REFUTED}), ({REFUTED}, {SUPPORTED})
 """Right and wrong verdicts where a hypothesis holds, and where it does not; all others are fair."""
 NOT_REFUTED, NOT_SUPPORTED = (set[str](), {REFUTED}), (set[str](), {SUPPORTED})
-SAME = ({TRANSFERS}, {RECALIBRATE, MISMATCH, INDISTINGUISHABLE})
-FLOOR = ({RECALIBRATE, INDISTINGUISHABLE}, {TRANSFERS, MISMATCH})
-SHAPE = ({MISMATCH}, {TRANSFERS, RECALIBRATE, INDISTINGUISHABLE})
-WEIGHTS = ({MISMATCH, INDISTINGUISHABLE}, {TRANSFERS, RECALIBRATE})
-NO_MISMATCH, NO_TRANSFER = (set[str](), {MISMATCH}), (set[str](), {TRANSFERS})
-NO_SAME_CAUSE = (set[str](), {MISMATCH, TRANSFERS})
+SAME = ({NOTHING}, {RECALIBRATE, MISMATCH, INDISTINGUISHABLE})
+FLOOR = ({RECALIBRATE, INDISTINGUISHABLE}, {NOTHING, MISMATCH})
+SHAPE = ({MISMATCH}, {NOTHING, RECALIBRATE, INDISTINGUISHABLE})
+WEIGHTS = ({MISMATCH, INDISTINGUISHABLE}, {NOTHING, RECALIBRATE})
+NO_MISMATCH, NO_TRANSFER = (set[str](), {MISMATCH}), (set[str](), {NOTHING})
+NO_SAME_CAUSE = (set[str](), {MISMATCH, NOTHING})
 
 EXPECTED: dict[str, dict[str, tuple[set[str], set[str]]]] = {
     "null": {"H1": HOLDS, "H3": NOT_REFUTED, SIBLING: SAME, SMALL: SAME},
     "small_floor": {"H1": HOLDS, "H3": NOT_REFUTED, SIBLING: SAME, SMALL: FLOOR},
     "sibling_floor": {"H1": FAILS, SIBLING: FLOOR},
     "weights_25": {"H1": FAILS, SIBLING: WEIGHTS},
-    "kv_25": {"H1": NOT_SUPPORTED, SIBLING: (set(), {TRANSFERS, RECALIBRATE, INDISTINGUISHABLE})},
+    "kv_25": {"H1": NOT_SUPPORTED, SIBLING: (set(), {NOTHING, RECALIBRATE, INDISTINGUISHABLE})},
     "kv_x2": {"H1": FAILS, SIBLING: SHAPE},
     "query_heads": {"H1": FAILS, SIBLING: SHAPE},
     "noisy": {"H1": NOT_REFUTED, SIBLING: SAME},
@@ -78,7 +78,7 @@ def judged(truth: str, statement: str, verdict: str) -> str:
     if statement not in EXPECTED[truth]:
         return ""
     right, wrong = EXPECTED[truth][statement]
-    if verdict in right or (not right and verdict not in wrong and verdict not in (UNDECIDED, NOT_TESTED)):
+    if verdict in right or (not right and verdict not in wrong and verdict not in (CANNOT_TELL, NOT_TESTED)):
         return "right"
     return "wrong" if verdict in wrong else "fair"
 

@@ -19,7 +19,7 @@ from rooffloor.models.specs.cells import Cells
 from rooffloor.validate.fitting import measured
 from rooffloor.validate.hypotheses.result import Result
 from rooffloor.validate.transfer.check import Check
-from rooffloor.validate.transfer.verdict import VERDICTS
+from rooffloor.validate.transfer.statements import VERDICTS
 
 pytestmark = pytest.mark.timeout(900)
 

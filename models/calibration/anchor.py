@@ -97,7 +97,7 @@ def of_anchor(
         anchor_gpu_ms=T,
         specs={g: specs[g] for g in cells.gpus},
         experts=experts,
-        domain=Domain.of(cells.batch, cells.context, [shapes.parameters]),
+        domain=Domain.of(cells.batch, cells.context, [shapes]),
         terms=terms,
         priors=priors,
         **texts,

@@ -5,7 +5,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,16 +39,20 @@ LEAST_NOISE, MOST_NOISE, LARGEST_SCALE, SHORTEST_MS, LONGEST_MS, MOST_TOKENS = 1
 
 @dataclass(frozen=True)
 class Domain:
-    """What the calibration has seen: ranges of batch, context (tokens) and total parameters, all 16-bit on one GPU."""
+    """What the calibration has seen: ranges of batch, context (tokens), total parameters, KV bytes per token, and query
+    heads per KV head, all 16-bit on one GPU; the last two are None in files that do not say them."""
 
     batch: tuple[float, float]
     context: tuple[float, float]
     parameters: tuple[float, float]
+    kv_bytes: tuple[float, float] | None = None
+    heads_per_kv: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, batch: ArrayLike, context: ArrayLike, parameters: ArrayLike) -> "Domain":
+    def of(cls, batch: ArrayLike, context: ArrayLike, models: Sequence[ModelShapes]) -> "Domain":
         """The ranges of what was seen."""
-        seen = [np.asarray(values, dtype=float) for values in (batch, context, parameters)]
+        of_models = [(m.parameters, m.kv_bytes_per_token, m.heads / m.kv_heads) for m in models]
+        seen = [np.asarray(values, dtype=float) for values in (batch, context, *zip(*of_models, strict=True))]
         return cls(*((float(values.min()), float(values.max())) for values in seen))
 
 

@@ -4,6 +4,7 @@ import io
 import tokenize
 import zipfile
 import zlib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def to_npz(calibration: Calibration) -> bytes:
         "models": np.array(calibration.models),
         "classes": np.array(calibration.classes),
         "spec": np.array([[getattr(s, name) for name in FIGURES] for s in specs]),
-        "domain": np.array([calibration.domain.batch, calibration.domain.context, calibration.domain.parameters]),
+        "domain": np.array([pair for f in fields(Domain) if (pair := getattr(calibration.domain, f.name)) is not None]),
         "unit": calibration.unit.astype(np.int32),
         "anchor_gpu": calibration.anchor_gpu.astype(np.int16),
         "weight": calibration.weight,
@@ -85,7 +86,7 @@ def load(path: str | Path) -> Calibration:
             raise ValueError(f"version {int(a['version'])} of the format is not known")
         texts: dict[str, Any] = dict(zip(TEXTS, a["texts"].tolist(), strict=True))
         gpus, models, classes = (tuple(a[name].tolist()) for name in ("gpus", "models", "classes"))
-        batch, context, parameters = ((float(low), float(high)) for low, high in a["domain"])
+        domain = [(float(low), float(high)) for low, high in a["domain"]]
         constants = {n.removeprefix("constant_"): _double(v) for n, v in a.items() if n.startswith("constant_")}
         terms = {n.removeprefix("term_"): _double(v) for n, v in a.items() if n.startswith("term_")}
         for name in ("eta_tc", "eta_bw", "eta_fa"):
@@ -102,7 +103,7 @@ def load(path: str | Path) -> Calibration:
             unit=a["unit"].astype(np.int64),
             anchor_gpu=a["anchor_gpu"].astype(np.int64),
             specs={g: _spec(g, row) for g, row in zip(gpus, a["spec"], strict=True)},
-            domain=Domain(batch, context, parameters),
+            domain=Domain(*domain),
             terms=terms,
             anchor_layers=int(a.get("anchor_layers", 1)),
             launch_ms=_double(a["launch_ms"]) if "launch_ms" in a else None,

@@ -44,7 +44,7 @@ def of_draws(
 ) -> Calibration:
     """The primary treatment of a study as plain draws.
 
-    Imputed studies keep `PER_UNIT` draws of each imputation, measured ones all draws of the report.
+    Imputed studies keep `PER_UNIT` draws of each imputation, measured ones `DRAWS` in all.
 
     Parameters
     ----------
@@ -59,7 +59,8 @@ def of_draws(
         name: np.stack([values.get(g, values.get("all GPUs", np.empty(0))) for g in cells.gpus], -1)
         for name, values in constants.items()
     }
-    keep = np.arange(len(draws.weight))
+    count = len(draws.weight)
+    keep = np.linspace(0, count - 1, min(count, DRAWS)).round().astype(np.int64)
     if draws.label == IMPUTED:
         _, first, size = np.unique(draws.unit, return_index=True, return_counts=True)
         steps = (np.arange(PER_UNIT) + 0.5) / PER_UNIT

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from rooffloor.models.calibration.anchor import of_anchor
 from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.roof.kernels import decode_work, stack_work
+from rooffloor.models.inference.priors import DEFAULT_PRIORS
+from rooffloor.models.roof.kernels import decode_work, launches_of_shapes, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs import gpus as gpu_catalog
 from rooffloor.models.specs import shapes as model_catalog
@@ -26,8 +27,8 @@ from rooffloor.validate.transfer.family_fit import Family, family
 
 type Array = NDArray[np.float64]
 type Grid = tuple[tuple[int, int], ...]
-type Study = tuple[ModelShapes, Cells, dict[str, GpuSpec], Calibration]
-"""A family's shapes, cells and GPUs, and the calibration that judges it."""
+type Study = tuple[ModelShapes, Cells, dict[str, GpuSpec], Calibration, Array]
+"""A family's shapes, cells and GPUs, the calibration that judges it, and the true steps of the cells, ms."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class Planted:
     whole, weights, kv : float
         True time of every DRAM-bound kernel, of the weights, of the cache read, over what T_gpu says.
     floor_ms : float
-        The family's floor less the anchor's, which is uniform in 2 to 6 ms on each GPU.
+        The family's floor less the anchor's, which is uniform in 2 to 6 ms on each GPU; both are brought to one number
+        of kernel launches.
+    launch_ms : float
+        Host time per launch.
     on : tuple of str
         GPUs on which this is so; empty: on all.
     noise : float
@@ -67,6 +71,7 @@ class Planted:
     weights: float = 1.0
     kv: float = 1.0
     floor_ms: float = 0.0
+    launch_ms: float = DEFAULT_PRIORS.launch_ms[0]
     on: tuple[str, ...] = ()
     noise: float = NOISE
     q: float = 1.0
@@ -102,7 +107,8 @@ def planted(
         the true constants (`hypotheses.CONSTANTS`) and floors fitted to simulated cells of the anchor.
     """
     return [
-        family(*made, rng, label=SIMULATED) for made in studies(truth, rng, sets, draws=draws, calibration=calibration)
+        family(*made[:4], rng, label=SIMULATED)
+        for made in studies(truth, rng, sets, draws=draws, calibration=calibration)
     ]
 
 
@@ -120,7 +126,7 @@ def studies(
     if not truth.unknown:
         return [measured(truth, rng, draws) for _ in range(sets)]
     made = [_made(truth, rng, _any_constants(rng)) for _ in range(sets)]
-    steps = np.stack([np.asarray(anchor.step_ms, dtype=float) for anchor, _ in made])
+    steps = np.stack([np.asarray(anchor.step_ms, dtype=float) for anchor, *_ in made])
     work = stack_work(made[0][0])
     known = anchor_constants(work, made[0][0].gpu_code, steps, rng, draws=draws)
     return [
@@ -142,8 +148,8 @@ def _of_draw(truth: Planted, calibration: Calibration, rng: np.random.Generator)
         work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=one.specs[gpu], experts=one.experts)
         floor = one.floor_of(gpu, one.anchor, one.anchor_class, rng) + truth.floor_ms * wrong
         steps[at] = one.step_ms(np.asarray(work_ms(work, off)), floor)[0]
-    steps *= 1.0 + truth.noise * rng.standard_normal(len(cells))
-    return shapes, replace(cells, step_ms=steps), {g: one.specs[g] for g in truth.gpus}, calibration
+    noisy = steps * (1.0 + truth.noise * rng.standard_normal(len(cells)))
+    return shapes, replace(cells, step_ms=noisy), {g: one.specs[g] for g in truth.gpus}, calibration, steps
 
 
 def _slower(efficiency: Efficiency, truth: Planted) -> Efficiency:
@@ -167,17 +173,20 @@ def _any_constants(rng: np.random.Generator) -> Efficiency:
     return replace(CONSTANTS, eta_bw=bandwidth, eta_fa=attention, l_half=tokens)
 
 
-def _made(truth: Planted, rng: np.random.Generator, right: Efficiency) -> tuple[Cells, Cells]:
-    """Measured cells of the anchor and of the family."""
+def _made(truth: Planted, rng: np.random.Generator, right: Efficiency) -> tuple[Cells, Cells, Array]:
+    """Measured cells of the anchor and of the family, and the true steps of the latter."""
     floor = rng.uniform(2.0, 6.0, len(truth.gpus))
     anchor = _steps(ANCHOR, GRID, truth, floor, right, right, ())
-    own = _steps(truth.model, truth.grid, truth, floor, right, _slower(right, truth), truth.on or truth.gpus)
+    further = launches_of_shapes(model_catalog.load(truth.model)) - launches_of_shapes(model_catalog.load(ANCHOR))
+    moved = floor + truth.launch_ms * further
+    own = _steps(truth.model, truth.grid, truth, moved, right, _slower(right, truth), truth.on or truth.gpus)
     left = _leftovers(truth, rng)
+    true = np.asarray(own.step_ms) * (1.0 + left[1])
     anchor, own = (
         replace(c, step_ms=np.asarray(c.step_ms) * (1.0 + over + truth.noise * rng.standard_normal(len(c))))
         for c, over in zip((anchor, own), left, strict=True)
     )
-    return anchor, own
+    return anchor, own, true
 
 
 def _leftovers(truth: Planted, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -195,7 +204,7 @@ def _leftovers(truth: Planted, rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def _calibrated(
-    truth: Planted, anchor: Cells, own: Cells, constants: Mapping[str, Array], rng: np.random.Generator
+    truth: Planted, anchor: Cells, own: Cells, true: Array, constants: Mapping[str, Array], rng: np.random.Generator
 ) -> Study:
     """The data set with the calibration that the anchor's cells and draws of the constants make."""
     specs = {gpu: gpu_catalog.load(gpu) for gpu in truth.gpus}
@@ -212,7 +221,7 @@ def _calibrated(
         label=SIMULATED,
         source="simulated",
     )
-    return model_catalog.load(truth.model), own, specs, calibration
+    return model_catalog.load(truth.model), own, specs, calibration, true
 
 
 def _steps(

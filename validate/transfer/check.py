@@ -1,9 +1,10 @@
 """`rooffloor check`: does the calibration hold for a model family, given its config.json and a few timings?
 
-A saved calibration (`fitting.saved`) predicts each cell from shapes alone; `transfer.family_fit` fits floor and noise
-of the family beside it, `transfer.verdict` judges. This module reads what the user has, joins the three, and says what
-the verdict rests on: cells outside what was calibrated, the other way of joining floors, how often such a check errs,
-and which further cells would decide.
+A saved calibration (`fitting.saved`) predicts each cell from shapes alone. Whether it holds for use `transfer.use` says
+from predicted and measured steps; why it does not, `transfer.cause`, with floor and noise of the family that
+`transfer.family_fit` fits beside it. This module reads what the user has, joins these, and says what they rest on:
+cells outside what was calibrated, the other way of joining floors, how often such a check errs, and which further cells
+would decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
+from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import written
 from rooffloor.validate.estimates.cell_draws import IMPUTED
 from rooffloor.validate.estimates.estimate import estimates
@@ -28,34 +30,46 @@ from rooffloor.validate.measurements.given_specs import load_gpu, load_model
 from rooffloor.validate.measurements.load import Measurements
 from rooffloor.validate.measurements.one_model import OwnRows, named_in
 from rooffloor.validate.study.margins import Margins
-from rooffloor.validate.transfer import domain, error_rates, page, words
+from rooffloor.validate.transfer import domain, error_rates, page, use, words
+from rooffloor.validate.transfer.answer import answered
+from rooffloor.validate.transfer.cause import Cause
+from rooffloor.validate.transfer.conflicts import conflicts
 from rooffloor.validate.transfer.family_fit import Family
 from rooffloor.validate.transfer.joins import over_joins
 from rooffloor.validate.transfer.plan.advice import say_deciding
 from rooffloor.validate.transfer.plan.deciding import deciding, goal_of
 from rooffloor.validate.transfer.plan.outlook import OVERLAP, SHAPE, Cell
 from rooffloor.validate.transfer.statements import (
+    CANNOT_TELL,
+    CAUSES,
+    DOES_NOT_HOLD,
     FLOOR_OR_WEIGHTS,
+    HOLDS,
     INDISTINGUISHABLE,
     JOINS,
     MISMATCH,
+    NOTHING,
     RECALIBRATE,
     STATED,
-    TRANSFERS,
     UNDECIDED,
     VERDICTS,
+    WITHIN_OR_NOT,
 )
-from rooffloor.validate.transfer.verdict import Verdict
+from rooffloor.validate.transfer.use import TOLERANCE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
+    "CANNOT_TELL",
+    "CAUSES",
+    "DOES_NOT_HOLD",
+    "HOLDS",
     "INDISTINGUISHABLE",
     "MISMATCH",
+    "NOTHING",
     "RECALIBRATE",
     "STATED",
-    "TRANSFERS",
     "UNDECIDED",
     "VERDICTS",
     "Check",
@@ -69,8 +83,8 @@ class Check:
 
     Attributes
     ----------
-    result : Verdict
-        By GPU and overall.
+    result : Cause
+        What explains the steps, by GPU and overall.
     family : Family
         Draws of its floors and noise behind it.
     calibration : Calibration
@@ -80,43 +94,55 @@ class Check:
         Everything, ready for JSON.
     """
 
-    result: Verdict
+    result: Cause
     family: Family
     calibration: Calibration
     cells: tuple[Cell, ...]
     data: dict[str, Any]
 
     def __repr__(self) -> str:
-        return f"Check({self.result!r}, calibration {self.calibration.source})"
+        why = f"{self.cause}, P {self.probability:.2f}"
+        return f"Check({self.data['model']}: {self.verdict} ({why}), calibration {self.calibration.source})"
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`."""
-        return self.result.verdict
+        """Whether the calibration holds for use, one of `VERDICTS`; undecided where P is between .05 and .95."""
+        return str(self.data["verdict"])
+
+    @property
+    def probability(self) -> float:
+        """P(the family's error under the calibration is within the tolerance, on every GPU)."""
+        return float(self.data["probability"])
+
+    @property
+    def cause(self) -> str:
+        """Why it does not hold, one of `CAUSES`."""
+        return str(self.data["cause"])
 
     @property
     def open_question(self) -> str:
         """What would decide, as a goal of `plan`: "floor", "shape" or "overlap".
 
-        Where nothing is open, what the verdict rests on. The shape is asked of calibrations that add floors alone, of
-        the others how the floor joins.
+        Where nothing is open, what the cause rests on. The shape is asked of calibrations that add floors alone, of the
+        others how the floor joins.
         """
-        question = self.data["overall"]["undecided"] or {MISMATCH: "slope"}.get(self.verdict, "level")
-        if self.verdict == INDISTINGUISHABLE:
-            question = FLOOR_OR_WEIGHTS
+        question = _question(self.data) or {MISMATCH: "slope"}.get(self.cause, "level")
         goal = OVERLAP if question.startswith(JOINS) else goal_of(question)
         return OVERLAP if goal == SHAPE and self.calibration.combine != "added" else goal
 
     @property
     def text(self) -> str:
-        """The verdict and what it rests on."""
+        """Whether, why, and what both rest on."""
         return words.text(self.data)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per GPU and one for all: verdict, probabilities, slope and floor with their 90 % intervals."""
+        """One row per GPU and one for all: verdict, error, cause, slope and floor with their 90 % intervals."""
         rows = []
         for row in (*self.data["per_sku"], self.data["overall"]):
-            flat = {"gpu": row["gpu"], "verdict": row["verdict"]}
+            flat = {"gpu": row["gpu"], "verdict": row["verdict"], "P(holds)": row["probability"]}
+            flat |= {"measured_mape": row["use"]["measured_mape"], "tolerance": row["use"]["tolerance"]}
+            low, high = row["use"]["error"]["intervals"]["90"]
+            flat |= {"error": row["use"]["error"]["value"], "error_low": low, "error_high": high, "cause": row["cause"]}
             flat |= {f"P({v})": row["probabilities"][v] for v in STATED}
             for name in ("slope", "floor_above_anchor", "difference", "level"):
                 estimate = row.get(name)
@@ -162,6 +188,7 @@ def check(
     calibration: str | Path | Calibration = domain.DEFAULT_STUDY,
     anchor: str | None = None,
     margins: Margins | None = None,
+    tolerance: float = TOLERANCE,
     model: str | None = None,
     klass: str | None = None,
     format: str = "schema",
@@ -170,7 +197,7 @@ def check(
     seed: int = 1,
     quiet: bool = True,
 ) -> Check:
-    """Judge whether a calibration transfers to a model family.
+    """Judge whether a calibration holds for use with a model family, and why it does not.
 
     Parameters
     ----------
@@ -183,7 +210,9 @@ def check(
     anchor : str, optional
         Calibrate on this model's rows of the same file instead (a fit of half a minute).
     margins : Margins, optional
-        Default: those of an embedded study, else defaults.
+        Of the cause. Default: those of an embedded study, else defaults.
+    tolerance : float
+        MAPE, percent, up to which a calibration holds for use.
     model : str, optional
         Name of the family in the file, where it is not that of its shapes.
     klass : str, optional
@@ -206,10 +235,12 @@ def check(
     --------
     >>> steps = {"batch": [1, 4, 16], "context": [512, 2048, 8192], "step_ms": [7.4, 7.9, 11.0]}
     >>> found = check("Qwen2.5-7B", pd.DataFrame(steps), gpu="H100")
-    >>> found.verdict, found.open_question
-    ('undecided', 'shape')
+    >>> found.verdict, found.cause, found.open_question
+    ('holds', 'cannot tell', 'shape')
     """
     spec = None if gpu is None else load_gpu(gpu)
+    if not 0.0 < tolerance < 1000.0:
+        raise InputError(f"--tolerance {tolerance:g}: expected a MAPE above 0 and below 1000 percent")
     found, own = OwnRows(load_model(family), spec, model, anchor, format, stack, mode).read(measurements)
     if anchor is not None:
         given = calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet)
@@ -228,19 +259,24 @@ def check(
     counts = dict(zip(_keys(renamed), repeats, strict=True))
     rows = _rows(chosen, counts, given)
     fewest = min(int((renamed.gpu == g).sum()) for g in renamed.gpus)
+    draws = chosen.draws
+    masks = [draws.mask(chosen.model, row["gpu"]) for row in result.per_sku]
+    alarms = conflicts(given)
+    uses = [use.on_gpu(chosen, mask, rng, tolerance) for mask in masks]
     data = {
-        **result.data,
+        **answered(result, uses, margins, usable=not alarms),
+        "conflicts": [one.data for one in alarms],
         "model": own.name,
         "shapes": {k: v for k, v in asdict(own).items() if v not in (0, "", False)} | {"parameters": own.parameters},
-        "calibration": _calibration(given),
+        "calibration": _calibration(given) | {"usable": not alarms},
         "outside": _outside(given, own, specs, chosen, rows, found),
         "joins": joins,
-        "error_rates": error_rates.nearest(len(cells.gpus), fewest, imputed=given.label == IMPUTED),
+        "error_rates": error_rates.nearest(len(cells.gpus), fewest, kind=_kind(given)),
         "leftover_percent": _leftover(chosen),
-        "deciding": _deciding(result, own, specs, rows, given, seed),
         "cells": rows,
         "measurements": _told(found, repeats),
     }
+    data["deciding"] = _deciding(data, own, specs, rows, given, seed)
     columns = (cells.gpu, cells.batch, cells.context, np.asarray(cells.step_ms))
     in_hand = tuple(Cell(*one) for one in zip(*(column.tolist() for column in columns), strict=True))
     return Check(result, chosen, given, in_hand, data)
@@ -258,6 +294,11 @@ def _as_calibrated(
         replace(cells, gpus=tuple(names[g] for g in cells.gpus)),
         {names[gpu]: replace(spec, name=names[gpu]) for gpu, spec in specs.items()},
     )
+
+
+def _kind(calibration: Calibration) -> str:
+    """Which of the simulated calibrations is like this one."""
+    return error_rates.IMPUTED if calibration.label == IMPUTED else error_rates.UNKNOWN
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------------
@@ -352,8 +393,16 @@ def _leftover(found: Family) -> float:
     return float(100.0 * draws.weight @ (draws.noise_ms / np.abs(draws.mean_ms))[:, own].mean(-1))
 
 
+def _question(data: Mapping[str, Any]) -> str | None:
+    """What is open: of an undecided verdict whether, where the cause leaves nothing else open."""
+    if data["cause"] == INDISTINGUISHABLE:
+        return FLOOR_OR_WEIGHTS
+    question: str | None = data["overall"]["open"]
+    return WITHIN_OR_NOT if question is None and data["verdict"] == UNDECIDED else question
+
+
 def _deciding(
-    result: Verdict,
+    data: Mapping[str, Any],
     shapes: ModelShapes,
     specs: Mapping[str, GpuSpec],
     rows: Sequence[Mapping[str, Any]],
@@ -361,8 +410,8 @@ def _deciding(
     seed: int,
 ) -> dict[str, Any] | None:
     """Which further cells would help most with what is open."""
-    question = FLOOR_OR_WEIGHTS if result.verdict == INDISTINGUISHABLE else result.data["overall"]["undecided"]
-    if question is None or question.startswith(JOINS):
+    question = _question(data)
+    if question is None or data["verdict"] == HOLDS or question.startswith(JOINS):
         return None
     cells = [Cell(r["gpu"], r["batch"], r["context"], r["step_ms"]) for r in rows]
     found = deciding(shapes, list(specs.values()), cells, calibration, question, seed=seed)

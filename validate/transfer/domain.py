@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from rooffloor.models.calibration.draws import Calibration
+from rooffloor.models.calibration.draws import Calibration, Domain
 from rooffloor.models.specs import gpus as gpu_catalog
 from rooffloor.models.specs import shapes as shape_catalog
 from rooffloor.models.specs.classes import CLASSES
@@ -13,6 +13,10 @@ from rooffloor.validate.common.errors import InputError, listed
 
 DEFAULT_STUDY = "transfer-study"
 """Whose saved draws are the calibration where none is named."""
+
+
+FAR = 2.0
+"""Bytes of the cache per token, and query heads per KV head, may be so many times larger or smaller than calibrated."""
 
 
 def known_model(shapes: ModelShapes, posterior: Calibration) -> tuple[str, str]:
@@ -64,9 +68,36 @@ def model_reasons(posterior: Calibration, shapes: ModelShapes) -> list[str]:
     reasons = [known_model(shapes, posterior)[1]]
     if not low <= shapes.parameters <= high:
         reasons.append(f"parameters: {shapes.parameters / 1e9:.2f} B, calibrated {low / 1e9:.2f} to {high / 1e9:.2f} B")
+    reasons += _head_reasons(posterior, shapes)
     if shapes.number_format:
         reasons.append(f"number format: weights stored as {shapes.number_format}: predicted as if 16-bit")
     return [reason for reason in reasons if reason]
+
+
+def _head_reasons(posterior: Calibration, shapes: ModelShapes) -> list[str]:
+    """Why a model's cache or its heads lie outside: beyond `FAR` times what was calibrated."""
+    reasons = []
+    for what, unit, own, seen in (
+        ("KV cache", "KB per token", shapes.kv_bytes_per_token / 1e3, _seen(posterior, "kv_bytes", 1e3)),
+        ("query heads", "per KV head", shapes.heads / shapes.kv_heads, _seen(posterior, "heads_per_kv", 1.0)),
+    ):
+        if seen is not None and not seen[0] / FAR <= own <= seen[1] * FAR:
+            low, high = seen
+            calibrated = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+            reasons.append(f"{what}: {own:.3g} {unit}, calibrated {calibrated}")
+    return reasons
+
+
+def _seen(posterior: Calibration, name: str, unit: float) -> tuple[float, float] | None:
+    """The calibrated range: as saved, or of the models that the catalog knows; None where it knows none."""
+    saved: tuple[float, float] | None = getattr(posterior.domain, name)
+    if saved is None:
+        known = [shape_catalog.load(model) for model in posterior.models if model in shape_catalog.names()]
+        if not known:
+            return None
+        domain = Domain.of([1.0], [1.0], known)
+        saved = domain.kv_bytes if name == "kv_bytes" else domain.heads_per_kv
+    return None if saved is None else (saved[0] / unit, saved[1] / unit)
 
 
 def gpu_reasons(posterior: Calibration, gpu: GpuSpec) -> list[str]:

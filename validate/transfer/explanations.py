@@ -148,6 +148,7 @@ class Gap:
         Change of the cells per unit of its size, ms.
     names : mapping of error to tuple of str
         The errors with that column, itself first.
+    batch, context : arrays [cell]
     """
 
     gap_ms: Array
@@ -160,7 +161,9 @@ class Gap:
     sku: NDArray[np.int64]
     columns: Mapping[str, Array]
     names: Mapping[str, tuple[str, ...]]
-    _BY_CELL = ("gap_ms", "floor", "root_ms", "known_sd_ms", "smooth", "scale_ms")
+    batch: Array
+    context: Array
+    _BY_CELL = ("gap_ms", "floor", "root_ms", "known_sd_ms", "smooth", "scale_ms", "batch", "context")
 
     def where(self, keep: Mask) -> "Gap":
         """The same for some of the cells."""
@@ -221,11 +224,12 @@ def gap(family: "Family", masks: Sequence[Mask], join: Join | None = None) -> Ga
         left_over = y - join.step_ms[order] + floor * join.above_ms[order]
         columns = {name: column * join.by_gpu_ms[order] for name, column in columns.items()}
     columns, names = _distinct(columns, 1.0 / scale)
-    smooth = _smooth(np.log(draws.cells.batch[order]), np.log1p(draws.cells.context[order]))
-    return Gap(left_over, floor, root, family.known_sd_ms[order], smooth, scale, noise, sku, columns, names)
+    axes = draws.cells.batch[order], draws.cells.context[order]
+    smooth = smooth_root(np.log(axes[0]), np.log1p(axes[1]))
+    return Gap(left_over, floor, root, family.known_sd_ms[order], smooth, scale, noise, sku, columns, names, *axes)
 
 
-def _smooth(log_batch: Array, log_context: Array) -> Array:
+def smooth_root(log_batch: Array, log_context: Array) -> Array:
     """Root [cell, direction] of exp(-d²/2 `REACH`²), d the distance of two cells in (log B, log L).
 
     From points on a grid, a `REACH` apart, so that its size does not grow with the cells.

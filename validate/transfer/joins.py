@@ -1,20 +1,25 @@
-"""A verdict over the ways in which floors may join: under the calibration's own, and what the others say of it."""
+"""A cause over the ways in which floors may join: under the calibration's own, and what the others say of it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooffloor.models.calibration.anchor import rejoined
 from rooffloor.models.calibration.draws import Calibration, units
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
+from rooffloor.validate.estimates.cell_draws import IMPUTED
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import family_fit
+from rooffloor.validate.transfer.cause import Cause, judge, stated
 from rooffloor.validate.transfer.family_fit import Family
-from rooffloor.validate.transfer.statements import JOINS, TRANSFERS, UNDECIDED
-from rooffloor.validate.transfer.verdict import Verdict, judge, stated
+from rooffloor.validate.transfer.statements import CANNOT_TELL, JOINS
+
+type Array = NDArray[np.float64]
 
 WAYS = ("added", "overlapped")
 """Ways of joining floors under which every family is judged."""
@@ -32,18 +37,20 @@ def over_joins(
     *,
     klass: str | None = None,
     label: str = "measured",
-) -> tuple[Verdict, dict[str, Any], Family]:
-    """The verdict on a family, what each way of joining floors says, and the family beside the calibration.
+) -> tuple[Cause, dict[str, Any], Family]:
+    """The cause, what each way of joining floors says of it, and the family beside the calibration.
 
     Parameters as `family_fit.family`.
     """
-    judged: dict[str, Verdict] = {}
+    judged: dict[str, Cause] = {}
     evidence: dict[str, float] = {}
     families: dict[str, Family] = {}
     few = calibration.rows(units(calibration, min(BESIDE, len(calibration.weight))))
+    _, as_fitted = rejoined(few, calibration.combine, rng)
     for combine in dict.fromkeys((calibration.combine, *WAYS)):
-        anew, evidence[combine] = rejoined(few, combine, rng)
-        joined = calibration if combine == calibration.combine else anew
+        joined, evidence[combine] = calibration, 0.0
+        if combine != calibration.combine:
+            joined, evidence[combine] = _reweighted(*rejoined(few, combine, rng), as_fitted)
         families[combine] = family_fit.family(shapes, cells, specs, joined, rng, klass=klass, label=label)
         judged[combine] = judge(families[combine], margins)
         evidence[combine] += judged[combine].data["overall"]["log_evidence"]
@@ -51,20 +58,32 @@ def over_joins(
     return result, joins, families[calibration.combine]
 
 
-def _settled(
-    judged: Mapping[str, Verdict], evidence: Mapping[str, float], own: str, margins: Margins
-) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict under the calibration's way of joining floors, and what each way says.
+def _reweighted(anew: Calibration, log_density: Array, as_fitted: Array) -> tuple[Calibration, float]:
+    """Constants as this way of joining floors has them, and its log evidence over that of the way they were fitted in.
 
-    Ways are equally probable before the cells are seen. A verdict stands where its probability, averaged over the ways,
-    is what a verdict needs; and, since the constants were fitted under the calibration's own way, none but "transfers"
-    stands where the cells rule that out.
+    The draws are those of the other posterior: each counts by how much better the anchor's steps fit under this way.
+    Of imputed cells every draw has its own steps, and draws keep their weights.
+    """
+    ratio = log_density - as_fitted
+    top = float(ratio.max())
+    weight = anew.weight * np.exp(ratio - top)
+    evidence = top + float(np.log(weight.sum()))
+    return (anew if anew.label == IMPUTED else replace(anew, weight=weight / weight.sum())), evidence
+
+
+def _settled(
+    judged: Mapping[str, Cause], evidence: Mapping[str, float], own: str, margins: Margins
+) -> tuple[Cause, dict[str, Any]]:
+    """The cause under the calibration's way of joining floors, and what each way says.
+
+    Ways are equally probable before the cells are seen. A cause stands where its probability, averaged over the ways
+    whatever they say themselves, is what a cause needs, and where the cells do not rule out the calibration's own way.
     """
     top = max(evidence.values())
     total = sum(np.exp(e - top) for e in evidence.values())
     joins = {
         name: {
-            "verdict": one.verdict,
+            "cause": one.cause,
             "probabilities": one.probabilities,
             "posterior": float(np.exp(evidence[name] - top) / total),
             "anchor_level": one.data["overall"]["level"]["value"] - one.data["overall"]["difference"]["value"],
@@ -80,26 +99,26 @@ def _settled(
     ]
     if overall is result["overall"] and all(row is old for row, old in zip(rows, result["per_sku"], strict=True)):
         return judged[own], joins
-    notes, question = list(result["notes"]), overall["undecided"] or ""
+    notes, question = list(result["notes"]), overall["open"] or ""
     if question.startswith(JOINS):
-        notes = [f"Undecided, since it depends on how floors join ({question.partition(': ')[2]}).", *notes]
+        notes = [f"The cause depends on how floors join ({question.partition(': ')[2]}).", *notes]
     return stated(result, overall, rows, notes, margins), joins
 
 
 def _over_joins(
     rows: Mapping[str, dict[str, Any]], posterior: Mapping[str, float], own: str, margins: Margins
 ) -> dict[str, Any]:
-    """The row under the calibration's own way of joining, undecided where its verdict does not stand over all ways."""
+    """The row under the calibration's own way of joining; its cause cannot be told where it does not stand over all."""
     row = rows[own]
-    verdict = row["verdict"]
-    if verdict == UNDECIDED:
+    cause = row["cause"]
+    if cause == CANNOT_TELL:
         return row
     spare = 1.0 - margins.probability
-    mean = sum(p * rows[name]["probabilities"][verdict] for name, p in posterior.items())
-    if mean >= margins.probability and (posterior[own] > spare or verdict == TRANSFERS):
+    mean = sum(p * rows[name]["probabilities"][cause] for name, p in posterior.items())
+    if mean >= margins.probability and (posterior[own] > spare):
         return row
     name = max((other for other in rows if other != own), key=posterior.__getitem__)
-    why = f"{verdict} if floors are {own}, {rows[name]['verdict']} if they are {name}"
+    why = f"{cause} if floors are {own}, {rows[name]['cause']} if they are {name}"
     if posterior[own] <= spare:
-        why = f"{verdict} if floors are {own}, which these cells rule out: the constants were fitted so"
-    return row | {"verdict": UNDECIDED, "undecided": f"{JOINS}: {why}", "mechanism": None}
+        why = f"{cause} if floors are {own}, which these cells rule out: the constants were fitted so"
+    return row | {"cause": CANNOT_TELL, "open": f"{JOINS}: {why}", "mechanism": None}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooffloor.validate.common import files
+from rooffloor.validate.estimates.estimate import Estimate
 from rooffloor.validate.hypotheses.result import say
 from rooffloor.validate.measurements.csvfile import table_text
 from rooffloor.validate.presentation import writers
@@ -22,8 +23,18 @@ from rooffloor.validate.presentation.blocks import (
 )
 from rooffloor.validate.presentation.numbers import Record
 from rooffloor.validate.transfer.explanations import MECHANISMS
-from rooffloor.validate.transfer.statements import UNDECIDED
-from rooffloor.validate.transfer.words import CHANCES, HEADS, NUMBERS, SHORT, SHOWN, basis, closing, label, listed
+from rooffloor.validate.transfer.words import (
+    CHANCES,
+    HEADS,
+    NUMBERS,
+    SHOWN,
+    basis,
+    cause_of,
+    closing,
+    first,
+    label,
+    listed,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,16 +44,13 @@ if TYPE_CHECKING:
 
 def sections(data: Record) -> tuple[Section, ...]:
     """Sections of the page; figures are `verdict` and `cells`."""
-    first, *others = data["sentences"]
     found = (
         Section(
             "Verdict",
             (
                 Verdict(data["verdict"], _probability(data)),
-                Text(first),
-                *items([*others, *closing(data)]),
-                Image("verdict", f"Posterior probabilities of the verdicts on {data['model']}", VERDICT_CAPTION),
-                *_by_gpu(data),
+                *(Text(told) for told in first(data)),
+                *_whether(data),
             ),
         ),
         Section(
@@ -52,7 +60,15 @@ def sections(data: Record) -> tuple[Section, ...]:
                 *_cells(data["cells"]),
             ),
         ),
-        Section("What explains the steps", _explanations(data)),
+        Section(
+            "Why",
+            (
+                *items([*data["sentences"], *closing(data)]),
+                Image("verdict", f"Posterior probabilities of the causes for {data['model']}", VERDICT_CAPTION),
+                *_by_gpu(data),
+                *_explanations(data),
+            ),
+        ),
         Section("Outside the calibration", items(data["outside"])),
         Section("What it rests on", (*items(basis(data)), *_calibration(data), *_excluded(data))),
     )
@@ -60,17 +76,26 @@ def sections(data: Record) -> tuple[Section, ...]:
 
 
 def _probability(data: Record) -> str:
-    """How likely the verdict's statement is; of an undecided one, the likeliest."""
-    p = data["probabilities"]
-    if data["verdict"] != UNDECIDED:
-        return f"P {say(p[data['verdict']])}"
-    best = max(list(SHORT)[:3], key=lambda name: float(p[name]))
-    return f"P({best}) {say(p[best])}"
+    """How likely it is that the calibration holds."""
+    return f"P(MAPE within {data['overall']['use']['tolerance']:g} %) {say(data['probability'])}"
+
+
+def _whether(data: Record) -> tuple[Any, ...]:
+    """Verdict on use by GPU."""
+    fields = (
+        Field("GPU", "gpu"),
+        Field("verdict", lambda row: Cell((row["verdict"],), verdict=True)),
+        Field("P(holds)", lambda row: say(row["probability"]), numeric=True),
+        Field("measured MAPE (%)", lambda row: f"{row['use']['measured_mape']:.1f}", numeric=True),
+        Field("MAPE of further cells (%)", lambda row: str(Estimate(**row["use"]["error"])), numeric=True),
+        Field("cause", cause_of),
+    )
+    return table("Does the calibration hold for use? 90 % credible intervals", listed(data), fields, fold=False)
 
 
 VERDICT_CAPTION = (
-    "Posterior probability of each statement, on each GPU from its cells alone and on all together. Dashed: what a "
-    "verdict needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and overlaps 'shape mismatch'."
+    "Posterior probability of each cause, on each GPU from its cells alone and on all together. Dashed: what a "
+    "cause needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and overlaps 'shape mismatch'."
 )
 CELLS_CAPTION = (
     "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. "
@@ -88,14 +113,14 @@ def _by_gpu(data: Record) -> tuple[Any, ...]:
     """What each statement's probability is, and the numbers behind, each with its words."""
     chances = (
         Field("GPU", "gpu"),
-        Field("verdict", lambda row: Cell((row["verdict"],), verdict=True)),
+        Field("cause", lambda row: Cell((row["cause"],), verdict=True)),
         *(Field(f"P({HEADS[v]})", _chance(v), numeric=True) for v in SHOWN),
     )
     numbers = (
         Field("GPU", "gpu"),
         Field("slope", "slope", "step on T_gpu, free floor"),
         Field("floor - anchor's", "floor_above_anchor", "ms"),
-        Field("MAPE", "level", "under the anchor's floor, %"),
+        Field("level", "level", "expected MAPE under the anchor's floor, %"),
     )
     return (
         *table("Probability of each statement, by GPU", listed(data), chances, fold=False),
@@ -149,6 +174,7 @@ def _calibration(data: Record) -> tuple[Any, ...]:
         "its cells": c["label"],
         "anchor": c["anchor"],
         "GPUs": ", ".join(c["gpus"]),
+        "constants": "as their priors allow" if c["usable"] else "far from their priors",
         "stack, mode": ", ".join(filter(None, (c["stack"], c["mode"]))) or "not stated",
         "floors": c["combine"],
         "experts streamed": c["experts"],

@@ -1,11 +1,15 @@
-"""What may be said of a family, by name: the verdicts, and what an undecided one leaves open."""
+"""What may be said of a family, by name: verdicts on use, causes, and what a cause that cannot be told leaves open."""
 
-TRANSFERS, RECALIBRATE, MISMATCH = "transfers", "recalibrate the floor", "shape mismatch"
-INDISTINGUISHABLE, UNDECIDED = "floor or weight bandwidth, indistinguishable", "undecided"
-VERDICTS = (TRANSFERS, RECALIBRATE, MISMATCH, INDISTINGUISHABLE, UNDECIDED)
+HOLDS, DOES_NOT_HOLD, UNDECIDED = "holds", "does not hold", "undecided"
+VERDICTS = (HOLDS, DOES_NOT_HOLD, UNDECIDED)
+"""Whether the calibration holds for use."""
+NOTHING, RECALIBRATE, MISMATCH = "nothing beyond the margins", "recalibrate the floor", "shape mismatch"
+INDISTINGUISHABLE, CANNOT_TELL = "floor or weight bandwidth, indistinguishable", "cannot tell"
+CAUSES = (NOTHING, RECALIBRATE, MISMATCH, INDISTINGUISHABLE, CANNOT_TELL)
+"""Why a calibration is off, or that it is not."""
 NONE = "none of these"
-STATED = (TRANSFERS, RECALIBRATE, MISMATCH, INDISTINGUISHABLE, NONE)
-"""What has a probability: the statements behind the verdicts, and that none of the first three holds."""
+STATED = (NOTHING, RECALIBRATE, MISMATCH, INDISTINGUISHABLE, NONE)
+"""What has a probability: the statements behind the causes, and that none of the first three holds."""
 
 SLOPE = "slope"
 UNSEEN = "slope: T_gpu varies too little over the cells"

@@ -1,4 +1,4 @@
-"""What a verdict and a check say: sentences, and the whole answer as text for a terminal."""
+"""What a check says, whether before why: sentences, and the whole answer as text for a terminal."""
 
 import textwrap
 from collections.abc import Mapping
@@ -12,23 +12,25 @@ from rooffloor.validate.study.margins import POST_HOC, Margins
 from rooffloor.validate.transfer import error_rates
 from rooffloor.validate.transfer.explanations import MECHANISMS, WEIGHTS, WHOLE, Gap
 from rooffloor.validate.transfer.statements import (
+    CANNOT_TELL,
+    CAUSES,
     FLOOR_OR_WEIGHTS,
+    HOLDS,
     INDISTINGUISHABLE,
     MISMATCH,
     NONE,
+    NOTHING,
     RECALIBRATE,
     SLOPE,
-    TRANSFERS,
     UNDER_ANY_FLOOR,
     UNSEEN,
-    VERDICTS,
     WITHIN_OR_NOT,
 )
 
 WIDTH = 110
-SHOWN = (TRANSFERS, RECALIBRATE, MISMATCH, NONE, INDISTINGUISHABLE)
+SHOWN = (NOTHING, RECALIBRATE, MISMATCH, NONE, INDISTINGUISHABLE)
 """Statements in the order of the tables: those that add up to 1 first."""
-SHORT = dict(zip(VERDICTS, ("transfers", "another floor", "shape", "floor or weights", "undecided"), strict=True))
+SHORT = dict(zip(CAUSES, ("nothing", "another floor", "shape", "floor or weights", "cannot tell"), strict=True))
 HEADS = {**SHORT, NONE: NONE}
 CHANCES = (
     "The first four add up to 1. Floor or weights overlaps them: the level is off, by a floor or by the weights' "
@@ -36,9 +38,10 @@ CHANCES = (
 )
 NUMBERS = (
     "T_gpu: the GPU's time by the roofline. Floor: what every step takes on top. Slope: of the step on T_gpu beside a "
-    "free floor. MAPE: mean error left under the anchor's floor."
+    "free floor. Level: expected MAPE left under the anchor's floor, mean over the calibration's draws."
 )
 _OPEN = {
+    SLOPE: "whether T_gpu is off by more than the margin",
     UNSEEN: "whether T_gpu is right, which varies too little over these cells",
     FLOOR_OR_WEIGHTS: "another floor or the weights' bandwidth",
     WITHIN_OR_NOT: "whether the error of the steps is within the margins",
@@ -47,44 +50,89 @@ _OPEN = {
 """What is open, in words that need no others."""
 
 
-# ---- a verdict ----------------------------------------------------------------------------------------------------
+# ---- whether ------------------------------------------------------------------------------------------------------
+
+
+def whether(row: Mapping[str, Any]) -> str:
+    """Whether the calibration holds for use, in one sentence."""
+    use, p = row["use"], say(row["probability"])
+    several = "" if row["gpu"] != "all" or not row.get("several") else " on every GPU"
+    return (
+        f"P(MAPE within {use['tolerance']:g} %{several}) {p}: {use['measured_mape']:.1f} % measured "
+        f"({_cells(use['cells'])}, {use['signed_error']:+.1f} % on average), {Estimate(**use['error'])} % expected of "
+        "further measurements."
+    )
+
+
+def _cells(count: int) -> str:
+    return f"{count} cell{'' if count == 1 else 's'}"
+
+
+# ---- why ----------------------------------------------------------------------------------------------------------
+
+
+def why(row: Mapping[str, Any]) -> str:
+    """The cause in a few words, with its own uncertainty."""
+    cause, question = row["cause"], row["open"] or ""
+    floor = _signed(row["floor_above_anchor"])
+    if cause == RECALIBRATE:
+        return f"recalibrate: floor {floor} ms"
+    if cause == INDISTINGUISHABLE:
+        return f"a floor of {floor} ms or the weights' bandwidth, which these cells cannot tell apart"
+    if cause == MISMATCH:
+        slope = f"slope {Estimate(**row['slope'])}" if row["slope"] is not None else "slope"
+        told = row["mechanism"]
+        part = f"{told['label']}, {_size(told)}" if told else "which part of it cannot be told"
+        return f"{slope}: an error of T_gpu; {part}"
+    if cause == CANNOT_TELL:
+        said = question.partition(": ")[2] or "whether T_gpu is right"
+        return f"cannot tell: {_OPEN.get(question, said)}"
+    return cause
+
+
+def _signed(estimate: Mapping[str, Any]) -> str:
+    """A number with its sign and its 90 % interval."""
+    text = str(Estimate(**estimate))
+    return text if text.startswith("-") else f"+{text}"
+
+
+def cause_of(row: Mapping[str, Any]) -> str:
+    """The cause in a table: none where the calibration holds and none is certain."""
+    return "none needed" if row["verdict"] == HOLDS and row["cause"] in (NOTHING, CANNOT_TELL) else why(row)
+
+
+def why_of(row: Mapping[str, Any]) -> str:
+    """A sentence on the cause: where the calibration holds, that none is needed."""
+    if row["verdict"] == HOLDS:
+        least = row["cause"] in (NOTHING, CANNOT_TELL)
+        return "Why: no cause is needed." if least else f"Though it holds, what is left has a cause: {why(row)}."
+    return f"Why: {why(row)}."
 
 
 def sentence(row: Mapping[str, Any], margins: Margins, *, brief: bool = False) -> str:
-    """One sentence on some GPUs; the brief one leaves out what stands in a table beside it."""
-    p = row["probabilities"]
-    verdict, rope = row["verdict"], f"{100 * margins.slope_rope:g} %"
-    question = row["undecided"] or ""
-    if question:
-        said = f"whether an error of T_gpu exceeds {rope}" if question == SLOPE else question.partition(": ")[2]
-        question = f": {_OPEN.get(question, said)}"
-    told = [f"{verdict}{question}"]
+    """One sentence on the cause on some GPUs; the brief one leaves out what stands in a table beside it."""
+    p, rope = row["probabilities"], f"{100 * margins.slope_rope:g} %"
+    told = [why(row)]
     if not brief:
         told.append(
-            f"P(transfers) {say(p[TRANSFERS])}, P(another floor) {say(p[RECALIBRATE])}, P(shape: an error of T_gpu "
+            f"P(nothing) {say(p[NOTHING])}, P(another floor) {say(p[RECALIBRATE])}, P(shape: an error of T_gpu "
             f"beyond {rope}) {say(p[MISMATCH])}"
         )
     if row["slope"] is not None and not brief:
         told.append(f"slope of the step on T_gpu with a free floor (1: the shape is right) {Estimate(**row['slope'])}")
-    if verdict in (RECALIBRATE, INDISTINGUISHABLE):
-        told.append(f"new floor minus the anchor's {Estimate(**row['floor_above_anchor'])} ms")
-    if verdict == INDISTINGUISHABLE:
+    if row["cause"] == INDISTINGUISHABLE and not row["floor_or_weights"]["one_column"]:
         shares = row["floor_or_weights"]
-        if not shares["one_column"]:
-            told.append(
-                f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
-                f"{say(shares['weights'])}: the former may be no more than the latter's image"
-            )
-        elif not brief:
-            told.append("a floor and an error of the weights' bandwidth look alike in these cells")
-    cause = row["mechanism"]
-    if cause is not None:
         told.append(
-            f"likeliest error of T_gpu: {cause['label']}, {_size(cause)}, with {say(cause['weight'])} of the weight of "
-            "all errors beyond the margin"
+            f"a floor has a posterior weight of {say(shares['floor'])}, the weights' bandwidth "
+            f"{say(shares['weights'])}: the former may be no more than the latter's image"
+        )
+    if row["mechanism"] is not None:
+        told.append(
+            f"that error has {say(row['mechanism']['weight'])} of the weight of all errors beyond the margin, and "
+            f"foretells cells left out better than all others (by {row['mechanism']['ahead']:.1f} nats)"
         )
     if not brief:
-        told.append(f"MAPE under the anchor's floor {Estimate(**row['level'])} % (90 % intervals)")
+        told.append(f"MAPE under the anchor's floor, mean over draws {Estimate(**row['level'])} % (90 % intervals)")
     return "; ".join(told) + "."
 
 
@@ -99,8 +147,8 @@ def _size(cause: Mapping[str, Any]) -> str:
 def notes(gap: Gap, overall: Mapping[str, Any]) -> list[str]:
     """What these cells cannot tell, and what hangs on the prior."""
     found = []
-    doubled = overall["doubled_priors"]["verdict"]
-    if doubled != overall["verdict"]:
+    doubled = overall["doubled_priors"]["cause"]
+    if doubled != overall["cause"]:
         found.append(f"With twice the prior sds of floors and errors all GPUs together would say: {doubled}.")
     alike = [
         f"{MECHANISMS[name]} from {' and from '.join(MECHANISMS[other] for other in others[1:])}"
@@ -132,7 +180,7 @@ def label(data: Record) -> str:
 
 
 def basis(data: Record) -> list[str]:
-    """What the verdict rests on."""
+    """What the answer rests on."""
     m, margins = data["measurements"], data["margins"]
     averaged = ", repeats averaged: what the roof leaves over is common to them" if m["rows"] > m["cells"] else ""
     told = [f"{m['rows']} rows of {m['file']}, {m['cells']} cells{averaged}."]
@@ -144,8 +192,8 @@ def basis(data: Record) -> list[str]:
     told += [f"Assumed: {text}." for text in m["assumptions"]]
     when = "chosen after the study's figures were known" if margins["label"] == POST_HOC else margins["label"]
     told.append(
-        f"Margins ({when}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
-        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a verdict "
+        f"Margins of the cause ({when}): residual MAPE {margins['h1_points']:g} points above the anchor's and "
+        f"{margins['h1_absolute']:g} % at most; errors of T_gpu within {100 * margins['slope_rope']:g} %; a cause "
         f"needs a probability of {margins['probability']:g}."
     )
     return told
@@ -154,7 +202,7 @@ def basis(data: Record) -> list[str]:
 def closing(data: Record) -> list[str]:
     """Error rate, the other way of joining floors, what would help most."""
     deciding = data["deciding"]
-    rate = error_rates.sentence(data["error_rates"], data["verdict"], data["leftover_percent"])
+    rate = error_rates.sentence(data["error_rates"], data["cause"], data["leftover_percent"])
     return [*filter(None, [rate, _joins(data), deciding and deciding["sentence"]])]
 
 
@@ -166,8 +214,8 @@ def _joins(data: Record) -> str:
     for name, one in data["joins"].items():
         if name == own:
             continue
-        says = "the same" if one["verdict"] == base["verdict"] else repr(one["verdict"])
-        text = f"were they {name}, with the same constants, the verdict would be {says} (P {say(one['posterior'])}"
+        says = "the same" if one["cause"] == base["cause"] else repr(one["cause"])
+        text = f"were they {name}, the cause would be {says} (P {say(one['posterior'])}"
         if one["anchor_level"] > base["anchor_level"] + 2.0:
             text += (
                 f"; the anchor itself is then {one['anchor_level']:.0f} % off instead of {base['anchor_level']:.0f} %"
@@ -181,10 +229,28 @@ def listed(data: Record) -> list[Record]:
     return [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
 
 
+def first(data: Record) -> list[str]:
+    """The first screen, a sentence each: whether, why, and what makes the calibration unusable."""
+    found = [whether(data["overall"] | {"several": len(data["per_sku"]) > 1}), why_of(data["overall"])]
+    return [*found, *(f"The calibration is not usable as it is: {one['sentence']}" for one in data["conflicts"])]
+
+
+def verdict_rows(data: Record) -> list[tuple[str, ...]]:
+    """Verdict and cause by GPU, a head first."""
+    rows: list[tuple[str, ...]] = [("", "verdict", "P(holds)", "measured MAPE", "of further cells (%)", "cause")]
+    for row in listed(data):
+        use = row["use"]
+        numbers = say(row["probability"]), f"{use['measured_mape']:.1f}", str(Estimate(**use["error"]))
+        rows.append(
+            (row["gpu"], row["verdict"], *numbers, HEADS[row["cause"]] if cause_of(row) == why(row) else cause_of(row))
+        )
+    return rows
+
+
 def text(data: Record) -> str:
     """The whole answer for a terminal."""
     chances = [("", *(f"P({HEADS[v]})" for v in SHOWN))]
-    numbers = [("", "slope", "floor - anchor's (ms)", "MAPE (%)")]
+    numbers = [("", "slope", "floor - anchor's (ms)", "level (%)")]
     for row in listed(data):
         chances.append((row["gpu"], *(say(row["probabilities"][v]) for v in SHOWN)))
         told = [full(row[name], unit=False) if row[name] else "-" for name in ("slope", "floor_above_anchor", "level")]
@@ -193,6 +259,9 @@ def text(data: Record) -> str:
     lines = [*text_table(chances), *below[0], "", *text_table(numbers), *below[1]]
     lines += [f"outside: {reason}" for reason in data["outside"]]
     table = [f"  {line}".rstrip() for line in lines]
+    by_gpu = [f"  {line}".rstrip() for line in text_table(verdict_rows(data))] if len(data["per_sku"]) > 1 else []
+    opening = [line for told in first(data) for line in textwrap.wrap(told, WIDTH)]
     paragraphs = [*data["sentences"], *closing(data), " ".join(basis(data))]
     wrapped = ("\n".join(textwrap.wrap(paragraph, WIDTH)) for paragraph in paragraphs)
-    return "\n".join([f"{data['model']}: {data['verdict']}", f"Data: {label(data)}", "", *table, "", *wrapped])
+    head = [f"{data['model']}: {data['verdict']}", *opening, f"Data: {label(data)}"]
+    return "\n".join([*head, *(["", *by_gpu] if by_gpu else []), "", "What is behind the cause:", *table, "", *wrapped])

@@ -1,4 +1,4 @@
-"""Figures of a family's check: probabilities of its verdicts, and errors cell by cell."""
+"""Figures of a family's check: probabilities of its causes, and errors cell by cell."""
 
 import textwrap
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from rooffloor.validate.presentation.figures.style import Given, Rows, Sheet, na
 
 @styled
 def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
-    """Posterior probability of each verdict's statement on a family, by GPU and on all together.
+    """Posterior probability of each cause for a family, by GPU and on all together.
 
-    `data` is `Verdict.data`.
+    `data` is `Check.data`.
     """
     rows = [*data["per_sku"], data["overall"]] if len(data["per_sku"]) > 1 else data["per_sku"]
     shown = list(data["probabilities"])[:-1]
@@ -32,9 +32,9 @@ def verdicts(data: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
         at = [i + (k - 0.5 * (len(shown) - 1)) * height for i in range(len(rows))]
         ax.barh(at, [row["probabilities"][verdict] for row in rows], 0.9 * height, color=colour, label=verdict)
     ax.axvline(data["margins"]["probability"], color=style.GREY, linewidth=1, linestyle="--")
-    ax.set_yticks(range(len(rows)), [f"{row['gpu']}\n{textwrap.fill(row['verdict'], 28)}" for row in rows])
+    ax.set_yticks(range(len(rows)), [f"{row['gpu']}\n{textwrap.fill(row['cause'], 28)}" for row in rows])
     ax.invert_yaxis()
-    ax.set(xlim=(0, 1), xlabel="posterior probability (dashed: what a verdict needs)")
+    ax.set(xlim=(0, 1), xlabel="posterior probability (dashed: what a cause needs)")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ax
 
