@@ -25,6 +25,7 @@ from rooffloor.validate.common.errors import GateError, InputError
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.fitting.calibration import calibrated
 from rooffloor.validate.study.study import Roof
+from rooffloor.validate.transfer.statements import DOES_NOT_HOLD, HOLDS
 
 ANCHOR, OTHERS = "anchor", "all others"
 
@@ -81,14 +82,15 @@ def judged(real: RealSet, family: str, calibration: Calibration, seed: int) -> d
         found = rf.check(real.shapes[family], real.of([family]), calibration=calibration, seed=seed)
     except (InputError, GateError) as error:
         return {"verdict": f"no answer: {error}"}
-    row = found.data["overall"]
-    use = row.get("use") or {}
+    low, high = found.data["overall"]["use"]["error"]["intervals"]["90"]
     return {
         "verdict": found.verdict,
-        "p_holds": use.get("probability", row["probabilities"].get("transfers")),
-        "measured_mape": use.get("measured_mape"),
-        "cause": (row.get("cause") or {}).get("name"),
-        "usable": found.data.get("calibration", {}).get("usable"),
+        "p_holds": found.probability,
+        "measured_mape": found.data["overall"]["use"]["measured_mape"],
+        "error_low": low,
+        "error_high": high,
+        "cause": found.cause,
+        "usable": found.data["calibration"]["usable"],
     }
 
 
@@ -140,9 +142,9 @@ def verdicts(rows: pd.DataFrame, tolerance: float = 10.0) -> dict[str, Any]:
     if "verdict" not in rows:
         return {}
     done = rows[(rows["from"] == ANCHOR) & rows["mape"].notna() & (rows["cells"] >= 5)]
-    error = done["measured_mape"].astype(float).fillna(done["mape"])
+    error = done["measured_mape"].astype(float)
     good, bad = done[error < tolerance], done[error > 1.5 * tolerance]
-    said = done["verdict"].isin(["holds", "transfers"]), ~done["verdict"].isin(["holds", "transfers", "undecided"])
+    said = done["verdict"] == HOLDS, done["verdict"] == DOES_NOT_HOLD
     wrong = (said[0] & (error > 1.5 * tolerance)) | (said[1] & (error < tolerance))
     return {
         "below the tolerance": f"{int(said[0][good.index].sum())} of {len(good)} said to hold",

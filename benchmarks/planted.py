@@ -18,7 +18,7 @@ import rooffloor as rf
 from rooffloor.validate.common.errors import GateError, InputError
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.hypotheses.result import NOT_TESTED, REFUTED, SUPPORTED
-from rooffloor.validate.transfer.statements import INDISTINGUISHABLE, MISMATCH, RECALIBRATE, NOTHING, CANNOT_TELL
+from rooffloor.validate.transfer.statements import CANNOT_TELL, INDISTINGUISHABLE, MISMATCH, NOTHING, RECALIBRATE
 
 ANCHOR, SIBLING, SMALL, MOE = "Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B"
 HOLDS, FAILS = ({SUPPORTED}, {REFUTED}), ({REFUTED}, {SUPPORTED})

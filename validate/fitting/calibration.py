@@ -124,6 +124,11 @@ def of_draws(
     )
 
 
+def served_by(measurements: "Measurements") -> dict[str, str]:
+    """Stack and mode of the rows, as their columns or options say them; empty where they do not."""
+    return {of: str(measurements.provenance.get(of) or "").replace("unknown", "") for of in ("stack", "mode")}
+
+
 def calibrated(
     measurements: "Measurements",
     anchor: str,
@@ -167,7 +172,7 @@ def calibrated(
     def drawn(name: str) -> Array:
         return thin(fit.posterior[name].to_numpy(), DRAWS)
 
-    about = {of: str(measurements.provenance.get(of) or "").replace("unknown", "") for of in ("stack", "mode")}
+    about = served_by(measurements)
     return of_anchor(
         cells,
         shapes,

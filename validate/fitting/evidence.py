@@ -132,7 +132,8 @@ class Evidence:
     def calibration(self) -> Calibration:
         """The primary treatment as plain draws, which `check`, `plan` and `predict` take."""
         treatment = "study" if self.draws.label == IMPUTED else self.treatment.split(":")[0]
-        return calibration.of_draws(self.study, self.draws, self.constants["primary"], treatment, self.priors)
+        found = calibration.of_draws(self.study, self.draws, self.constants["primary"], treatment, self.priors)
+        return replace(found, **calibration.served_by(self.measurements)) if self.measurements is not None else found
 
     @property
     def priors(self) -> Priors:
