@@ -41,8 +41,8 @@ def status(evidence: Evidence) -> list[str]:
 def assumptions(evidence: Evidence) -> list[str]:
     """What the numbers rest on; nothing here is tested by them."""
     shared = [
-        "A step is T_gpu plus one additive, signed floor per (GPU, model); noise is normal, its sd a share of the step "
-        "that may differ by model, plus a constant. For MAPEs, slopes and tests it is then corrected per (GPU, model) "
+        f"A step is T_gpu plus one additive, signed floor per (GPU, model){_terms(evidence)}; noise is normal, its "
+        "sd a share of the step that may differ by model, plus a constant. For MAPEs, slopes and tests it is then corrected per (GPU, model) "
         "by that pair's own residuals, where its model counts as much as four cells.",
         "Floors follow a hierarchy (overall, GPU, model, pair) with half-t scales; leftover structure within a grid is "
         "taken as noise.",
@@ -78,6 +78,13 @@ def assumptions(evidence: Evidence) -> list[str]:
     given = measurements.provenance.get("assumptions", ()) if measurements is not None else ()
     prior = evidence.priors_said
     return [*shared, prior, *(str(a) for a in given)]
+
+
+def _terms(evidence: Evidence) -> str:
+    """What a floor has beside the part that a pair shares."""
+    names = {"sequence": "host time per sequence", "sequence layer": "host time per sequence and layer"}
+    found = [names[name] for name in evidence.study.floor.terms]
+    return f" and {' and '.join(found)} of each GPU" if found else ""
 
 
 def warnings(evidence: Evidence, reconstruction: Mapping[str, Any] | None) -> list[str]:
