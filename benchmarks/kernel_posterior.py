@@ -229,7 +229,7 @@ def table(gemm: Hierarchy, attention: Hierarchy, spread: dict[str, float], host_
         "# eta: [mean, sd] of the logit of the share of nominal bandwidth; latency_us: [median, sd of the logarithm].",
         "# Facts derived from ai-dynamo/aiconfigurator 095f58a5 (Apache-2.0), microsoft/vidur 7d475133, 6d98aa8f and",
         "# e2d00e9a (MIT), casys-kaist/LLMServingSim 5daddb21 (MIT); discrepancy from ml-energy/leaderboard 0cd52dab",
-        "# (Apache-2.0), Mutinifni/splitwise-sim 8f99e7dc (MIT), huggingface/optimum-benchmark f75d9f93 (Apache-2.0).",
+        "# (Apache-2.0), Mutinifni/splitwise-sim 8f99e7dc (MIT).",
         "",
         "[discrepancy]",
         "# sd of the logarithm between kernels alone and in real steps, or on another stack",

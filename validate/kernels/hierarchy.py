@@ -208,7 +208,8 @@ def _tilted(found: Line, middle: Floats, spread: Floats) -> tuple[Floats, Floats
     most = max(a_hat, 0.0) + _REACH * a_se
     log_a = np.linspace(np.log(max(a_hat - _REACH * a_se, min(1e-5, 1e-3 * most))), np.log(most), _POINTS)
     inverse = np.array([max(x_hat - _REACH * x_se, _LEAST_INVERSE), max(x_hat + _REACH * x_se, 2.0 * _LEAST_INVERSE)])
-    logit = np.linspace(*-np.log(inverse[::-1] - 1.0), _POINTS)
+    ends = -np.log(inverse - 1.0)
+    logit = np.linspace(ends[1], ends[0], _POINTS)
     off_a, off_x = np.exp(log_a) - a_hat, 1.0 + np.exp(-logit) - x_hat
     weight, prior = np.linalg.inv(found.covariance), np.linalg.inv(spread)
     from_a, from_e = log_a - middle[0], logit - middle[1]

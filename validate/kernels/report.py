@@ -84,7 +84,7 @@ def _row(one: Line, mean: np.ndarray, sd: np.ndarray) -> dict[str, Any]:
 
 
 def _ends(mean: np.ndarray, sd: np.ndarray) -> dict[str, float]:
-    named = {}
+    named: dict[str, float] = {}
     for column, name in enumerate(("latency_us", "eta")):
         ends = interval(float(mean[column]), float(sd[column]), share=name == "eta")
         named |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))

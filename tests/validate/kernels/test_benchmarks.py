@@ -12,7 +12,7 @@ from rooffloor.validate.kernels.benchmarks import read
 
 
 def gemms(device="NVIDIA H100 80GB HBM3", fmt="bfloat16", share=0.9, latency_ms=0.004) -> pd.DataFrame:
-    """Products on the line whose weights exceed the L2 many times, of 8 shapes and 4 batches; and one that fits in it."""
+    """Products on the line, weights many times the L2, of 8 shapes and 4 batches; and one that fits in the L2."""
     rng = np.random.default_rng(0)
     rows = [{"device": device, "gemm_dtype": fmt, "m": 1, "n": 1024, "k": 1024, "latency": 0.001}]
     size = {"bfloat16": 2, "fp8": 1}.get(fmt, 2)
