@@ -42,8 +42,8 @@ def assumptions(evidence: Evidence) -> list[str]:
     """What the numbers rest on; nothing here is tested by them."""
     shared = [
         f"A step is T_gpu plus one additive, signed floor per (GPU, model){_terms(evidence)}; noise is normal, its "
-        "sd a share of the step that may differ by model, plus a constant. For MAPEs, slopes and tests it is then corrected per (GPU, model) "
-        "by that pair's own residuals, where its model counts as much as four cells.",
+        "sd a share of the step that may differ by model, plus a constant. For MAPEs, slopes and tests it is then "
+        "corrected per (GPU, model) by that pair's own residuals, where its model counts as much as four cells.",
         "Floors follow a hierarchy (overall, GPU, model, pair) with half-t scales; leftover structure within a grid is "
         "taken as noise.",
         f"Experts streamed per step: {evidence.study.efficiency.experts}.",
