@@ -151,14 +151,17 @@ def floor_scales(
         size = (number, len(EFFECTS))
         return np.abs(rng.standard_normal(size) if structure.positive else rng.standard_t(3, size)) * tops
 
+    # Squares and products of each draw's floors: their quadratic form under any covariance is one product of matrices.
+    products = (values[:, :, None] * values[:, None, :]).reshape(len(values), -1).T
+
     def chosen(points: Array, log_weight: Array) -> NDArray[np.int64]:
         """A point for each draw, with probability proportional to its weight and the density of that draw's floors."""
         best, found = np.full(len(values), -np.inf), np.zeros(len(values), dtype=np.int64)
         for start in range(0, len(points), _CHUNK):
             some = slice(start, start + _CHUNK)
-            root = np.linalg.cholesky(_covariance(pairs, points[some], priors, structure))
-            white = np.linalg.solve(root, np.broadcast_to(values.T, (len(root), *values.T.shape)))
-            log = -0.5 * (white**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)[:, None]
+            covariance = _covariance(pairs, points[some], priors, structure)
+            inverse = np.linalg.inv(covariance).reshape(len(covariance), -1)
+            log = -0.5 * (inverse @ products + np.linalg.slogdet(covariance)[1][:, None])
             log += log_weight[some, None] + rng.gumbel(size=log.shape)
             top = log.argmax(0)
             better = np.take_along_axis(log, top[None], 0)[0] > best

@@ -4,6 +4,7 @@ import importlib
 import io
 import os
 import socket
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -13,7 +14,7 @@ from hashlib import sha256
 from itertools import islice, takewhile
 from pathlib import Path
 from traceback import format_exc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from warnings import warn
 
 import numpy as np
@@ -165,6 +166,35 @@ def _read(path: Path, key: str) -> Result | None:
     return result if written == [key, *result] else None
 
 
+# Beside the rest -----------------------------------------------------------------------------------
+
+
+def beside[Found](function: Callable[[], Found]) -> Callable[[], Found]:
+    """Call a function in a thread of its own, and return what waits for it: it returns or raises what that did.
+
+    For work that leaves Python's lock alone for most of its time, as samplers do. The thread ends with the process.
+    """
+    outcome = list[tuple[Found | None, BaseException | None]]()
+
+    def call() -> None:
+        try:
+            outcome.append((function(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=call, name="rooffloor beside", daemon=True)
+    thread.start()
+
+    def wait() -> Found:
+        thread.join()
+        [(found, error)] = outcome
+        if error is not None:
+            raise error
+        return cast(Found, found)
+
+    return wait
+
+
 # One task ------------------------------------------------------------------------------------------
 
 
@@ -192,8 +222,11 @@ def _arrays(result: object) -> Result:
     return arrays
 
 
-def _one_thread() -> Any:
-    """One BLAS thread until the context is left, or for good."""
+def one_thread() -> Any:
+    """One BLAS thread until the context is left, or for good.
+
+    Small products of matrices gain nothing from more, and threads that wait for each other keep cores busy.
+    """
     from threadpoolctl import threadpool_limits
 
     importlib.import_module("scipy.linalg")  # brings a BLAS of its own, which is not limited before it is there
@@ -227,7 +260,7 @@ def _on_cores(todo: Mapping[int, Callable[[], object]], jobs: int | None) -> _Ou
 def _in_process(n: int, call: Callable[[], object], owner: int) -> tuple[int, Result | _Failure]:
     if os.getpid() != owner:
         ending.with_parent(owner)
-    with _one_thread():
+    with one_thread():
         return n, _attempt(call)
 
 
@@ -257,7 +290,7 @@ def _on_cluster(todo: Mapping[int, Callable[[], object]], address: str) -> _Outc
 
 
 def _in_worker(call: Callable[[], object]) -> Result | _Failure:
-    _one_thread()  # for good: giving threads back would give them to the tasks of the worker's other threads
+    one_thread()  # for good: giving threads back would give them to the tasks of the worker's other threads
     return _attempt(call)
 
 

@@ -258,7 +258,7 @@ def compare_floors(
         return dict(zip(map(str, some), each(function, [task(s) for s in some], desc), strict=True))
 
     short = by_name(worker.screen, competing, "short fits")
-    near = _fitted_again(competing, short, rank(competing, short, cells, classes), refits)
+    near = _fitted_again(competing, short, rank(competing, short, cells, classes, weighted=False), refits)
     found = short | by_name(worker.score, near, "structures")
     rows = rank(competing, found, cells, classes)
     if rows[0]["elpd"] is None:

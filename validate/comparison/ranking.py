@@ -1,11 +1,11 @@
 """Floor structures ranked by how well each predicts a cell that it has not seen: elpd, weights, the one chosen."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.specs.cells import Cells
@@ -64,11 +64,16 @@ def is_below(short: Found, best: Found) -> bool:
 
 
 def rank(
-    competing: Sequence[FloorStructure], found: Mapping[str, Found], cells: Cells, classes: Mapping[str, str]
+    competing: Sequence[FloorStructure],
+    found: Mapping[str, Found],
+    cells: Cells,
+    classes: Mapping[str, str],
+    *,
+    weighted: bool = True,
 ) -> list[dict[str, Any]]:
-    """Rows of `Comparison.structures`, best first; failed fits last."""
+    """Rows of `Comparison.structures`, best first; failed fits last. Weights are 0 unless `weighted`."""
     good = {str(s): found[str(s)]["elpd"] for s in competing if found[str(s)]["passed"]}
-    weights = dict(zip(good, stacking_weights(list(good.values())), strict=True))
+    weights = dict(zip(good, stacking_weights(list(good.values())) if weighted else np.zeros(len(good)), strict=True))
     top = max(good.values(), key=np.sum, default=None)
     rows = []
     for s in competing:
@@ -93,7 +98,9 @@ def rank(
             row |= dict.fromkeys(("elpd", "se", "elpd_diff", "dse", "weight", "p_loo"))
         row |= {
             "exact": int(r["exact"].sum()),
-            "gate": ("passed" if name in good else str(r["failures"])) if "short" not in r else _of_short(r, name in good),
+            "gate": ("passed" if name in good else str(r["failures"]))
+            if "short" not in r
+            else _of_short(r, name in good),
         }
         row |= {key: r[key].item() for key in ("rhat", "ess", "divergences", "attempts")}
         rows.append(row)
@@ -129,27 +136,17 @@ def stacking_weights(elpd: Sequence[Array], *, resamples: int = RESAMPLES) -> Ar
 
 
 def _stacked(values: Array) -> Array:
-    """Stacking weights [structure] for elpd [structure, cell]."""
-    import arviz_stats
-    import xarray as xr
-    from arviz_stats.utils import ELPDDataLOO
+    """Stacking weights [structure] for elpd [structure, cell]: those whose mixture has the largest log score.
 
-    def wrapped(own: Array) -> Any:
-        n = len(own)
-        return ELPDDataLOO(
-            elpd=float(own.sum()),
-            se=float(np.sqrt(n * own.var())),
-            p=float("nan"),
-            n_samples=1,
-            n_data_points=n,
-            scale="log",
-            warning=False,
-            good_k=GOOD_K,
-            elpd_i=xr.DataArray(own, dims="cell"),
-            pareto_k=xr.DataArray(np.zeros(n), dims="cell"),
-        )
+    The sum of the weights is 1 where the mean log score less that sum is largest, so that it needs no constraint.
+    """
+    density, count = np.exp(values - values.max(0)), len(values)
 
-    with warnings.catch_warnings():  # p is not known here, and not needed
-        warnings.simplefilter("ignore")
-        table = arviz_stats.compare({str(i): wrapped(v) for i, v in enumerate(values)}, round_to="none")
-    return table["weight"].reindex([str(i) for i in range(len(values))]).to_numpy(dtype=float)
+    def loss(weight: Array) -> tuple[float, Array]:
+        mixed = np.maximum(weight @ density, 1e-300)
+        return float(weight.sum() - np.log(mixed).mean()), 1.0 - (density / mixed).mean(1)
+
+    options = {"maxiter": 1000, "ftol": 1e-11, "gtol": 1e-7}
+    start, bounds = np.full(count, 1.0 / count), [(0.0, None)] * count
+    weight = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    return np.asarray(weight / weight.sum())

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,6 +196,33 @@ def test_a_report_on_measured_cells_compares_floors(spies, monkeypatch):
     assert spies.report.calls[1][1]["floors"] is spies.compare_floors.answer
     assert spies.fit.calls[1][1]["folder"] == Path("kept")
     assert asked == ["tcp://10.0.0.1:8786"]
+
+
+@pytest.mark.parametrize(
+    ("options", "cores", "order"), [([], 2, "beside"), ([], 8, "after"), (["--jobs", "1"], 2, "after")]
+)
+def test_floors_are_compared_beside_the_fits_where_one_process_has_all_cores(
+    spies, monkeypatch, capsys, options, cores, order
+):
+    spies.load.answer.data = SimpleNamespace(format="schema")
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    compared = threading.Event()
+
+    def compare(*_, **__):
+        compared.set()
+        return spies.compare_floors.answer
+
+    def fit(*_, tell, **__):
+        assert not compared.is_set()  # nothing before the study is known to be usable
+        tell("fitting one thing")
+        assert compared.wait(10 if order == "beside" else 0) == (order == "beside")
+        tell("fitting another")
+        return MeasuredFit()
+
+    monkeypatch.setattr(rf, "fit", fit)
+    monkeypatch.setattr(rf, "compare_floors", compare)
+    assert main.main(["report", "my.toml", *options]) == 0
+    assert spies.report.calls[0][1]["floors"] is spies.compare_floors.answer
 
 
 @pytest.mark.parametrize("error", [TaskError("fit of a structure: out of memory"), GateError("none passed")])

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from rooffloor.validate.common.errors import InputError, TaskError
-from rooffloor.validate.common.runner import Result, kept, run
+from rooffloor.validate.common.runner import Result, beside, kept, run
 
 if TYPE_CHECKING:
     import distributed
@@ -375,3 +376,26 @@ def wait_for(condition, seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
+
+
+# ---- beside the rest -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_beside_is_waited_for_and_raises_what_it_raised() -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> int:
+        began.set()
+        assert go.wait(10)
+        return 7
+
+    wait = beside(work)
+    assert began.wait(10)  # without being asked for
+    go.set()
+    assert wait() == wait() == 7
+
+    def fail() -> int:
+        raise TaskError("out of memory")
+
+    with pytest.raises(TaskError, match="out of memory"):
+        beside(fail)()

@@ -67,6 +67,14 @@ def test_the_simplest_of_those_close_to_the_best_is_chosen() -> None:
     assert ranking.choose(twins[::-1]) == "better"
 
 
+def test_a_short_fit_that_has_not_settled_is_left_behind_where_its_best_chain_is() -> None:
+    rng = np.random.default_rng(3)
+    best = {"elpd": rng.normal(0.5, 1.0, 135), "passed": np.array(True)}
+    stuck = {"passed": np.array(False), "elpd": best["elpd"] - 5.0, "failures": "R-hat 1.5"}
+    assert ranking.is_below(stuck | {"ceiling": best["elpd"] - 2.0}, best)
+    assert not ranking.is_below(stuck | {"ceiling": best["elpd"] - 0.1}, best)  # its draws are bad, it may be good
+
+
 def test_stacking_takes_the_mixture_that_scores_best() -> None:
     rng = np.random.default_rng(0)
     good, poor = rng.normal(0.0, 0.3, 60), rng.normal(-3.0, 0.3, 60)
