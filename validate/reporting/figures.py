@@ -67,7 +67,8 @@ FIGURES = {
         "Predictive score of every floor structure below the best one",
         "Floor structures on the same cells: elpd (log score of unseen cells) below the best. Bars are two standard "
         "errors of the difference to both sides, no credible intervals; the square is the structure that is chosen, "
-        "the simplest that predicts about as well as the best.",
+        "the simplest that predicts about as well as the best; hollow points are short fits, enough for a rank. "
+        "Beyond 10 the axis is logarithmic where some structures are far behind.",
     ),
     "verdicts": (
         "Probability of transfer within the class as a curve over the margin, one panel for each family",

@@ -1,11 +1,14 @@
 """Figures: drawn where asked, labelled with the data and the units, showing the numbers they are given."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
 from rooffloor.models.specs.cells import Cells
@@ -18,6 +21,7 @@ from rooffloor.validate.presentation.figures.cells import context_slopes, measur
 from rooffloor.validate.presentation.figures.hypotheses import joint, margins
 from rooffloor.validate.presentation.figures.report import breakdown, floors, two_number_table
 from rooffloor.validate.presentation.figures.style import model_styles
+from rooffloor.validate.presentation.figures.which_floor import structures
 from rooffloor.validate.presentation.numbers import number
 from rooffloor.validate.study.margins import Margins
 
@@ -368,6 +372,34 @@ def test_joint_draws_an_ellipse_for_each_level_and_judged_pair_with_its_cos2():
 def test_joint_without_a_judged_pair_is_refused():
     with pytest.raises(ValueError, match="judges no pair"):
         joint([pair(verdict="not tested")], IMPUTED)
+
+
+@pytest.mark.parametrize("worst", [-12.0, -290.0])
+def test_structures_mark_short_fits_and_clip_nothing(worst):
+    named = "floor per (gpu, kernel latency) + per sequence, added, H >= 0"
+    gates = {"floor per (gpu), added": (0.0, "passed"), named: (-2.0, "short fit"), "no floor": (worst, "short fit")}
+    rows = [
+        {"name": name, "parameters": 7, "elpd": 70.0 + gap, "elpd_diff": gap, "dse": 2.0, "gate": gate}
+        for name, (gap, gate) in gates.items()
+    ]
+    failed = {"name": "failed", "parameters": 3, "elpd": None, "gate": "R-hat 1.5 in a short fit"}
+    found = SimpleNamespace(structures=[*rows, failed], chosen="floor per (gpu), added", cells=135, label="measured")
+    ax = structures(found)
+    figure = ax.figure
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    said = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    assert {f"{named} (7)", "Which floor? Structures on the same cells\nData: 135 measured cells"} <= {
+        text.get_text() for text in said
+    }
+    inside = figure.bbox.expanded(1.001, 1.001)
+    for text in said:
+        box = text.get_window_extent(renderer)
+        assert inside.contains(box.x0, box.y0), text.get_text()
+        assert inside.contains(box.x1, box.y1), text.get_text()
+    hollow = [to_rgba(line.get_markerfacecolor()) == to_rgba("white") for line in ax.lines if line.get_marker() in "so"]
+    assert hollow == [False, True, True]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == [f"{row['name']} (7)" for row in rows]
 
 
 def test_ten_models_have_ten_looks():

@@ -11,26 +11,40 @@ from matplotlib.patches import Patch
 from rooffloor.validate.presentation.figures import style
 from rooffloor.validate.presentation.figures.style import Sheet, name_rows, styled
 
+CHOSEN, OTHER = (style.COLOURS[1], "s"), (style.COLOURS[0], "o")
+"""Colour and marker of a structure."""
+SHORT = "short fit"
+"""At the gate of a structure that was fitted shortly only."""
+MOST_LINEAR = 60.0
+"""From a larger difference on, differences are drawn on an axis that is logarithmic beyond 10."""
+
 
 @styled
 def structures(comparison: Any, *, ax: Axes | None = None) -> Axes:
     """elpd of every floor structure of a `Comparison` below the best, with two standard errors of the difference."""
     rows = [row for row in comparison.structures if row["elpd"] is not None]
-    (ax,) = Sheet.of(ax, height=0.7 + 0.34 * len(rows)).panels
-    place = np.arange(len(rows))[::-1]
-    for y, row in zip(place, rows, strict=True):
-        colour, marker = (style.COLOURS[1], "s") if row["name"] == comparison.chosen else (style.COLOURS[0], "o")
-        gap, reach = row["elpd_diff"], 2.0 * row["dse"]
+    sheet = Sheet.of(ax, height=1.4 + 0.3 * len(rows))
+    (ax,) = sheet.panels
+    name_rows(ax, [f"{row['name']} ({row['parameters']})" for row in rows])
+    for y, row in enumerate(rows):
+        colour, marker = CHOSEN if row["name"] == comparison.chosen else OTHER
+        gap, reach, short = row["elpd_diff"], 2.0 * row["dse"], row["gate"] == SHORT
         ax.plot([gap - reach, gap + reach], [y, y], color=colour, lw=style.WIDTHS["90"])
-        ax.plot(gap, y, marker, color=colour, ms=7)
+        ax.plot(gap, y, marker, color=colour, mfc="white" if short else colour, ms=7)
     ax.axvline(0.0, color=style.GREY, lw=0.8, ls=":")
-    ax.set_yticks(place, [f"{row['name']} ({row['parameters']})" for row in rows])
-    ax.set_ylim(-0.6, len(rows) - 0.4)
-    ax.set_xlabel(
-        "elpd below the best structure (log score of unseen cells); bars: two standard errors of the difference"
+    if max(-row["elpd_diff"] for row in rows) > MOST_LINEAR:
+        ax.set_xscale("symlog", linthresh=10.0)
+        ax.xaxis.set_major_formatter("{x:g}")
+    ax.set_xlabel("elpd below the best structure (log score of unseen cells)")
+    shown = [(CHOSEN, "full", "chosen"), (OTHER, "full", "other"), (OTHER, "none", "short fit")]
+    handles = [
+        Line2D([], [], color=colour, marker=marker, fillstyle=fill, ls="none", ms=7, label=name)
+        for (colour, marker), fill, name in shown
+    ]
+    how = "Bars: two standard errors of the difference to both sides. In brackets: parameters of the floor."
+    sheet.finish(
+        "Which floor? Structures on the same cells", f"{comparison.cells} {comparison.label} cells", handles, how
     )
-    what = f"Floor structures on {comparison.cells} {comparison.label} cells"
-    ax.set_title(f"{what}; in brackets: parameters of the floor; square: chosen", loc="left")
     return ax
 
 
