@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rooffloor.models.inference.cut_model import CutModels
 from rooffloor.models.inference.gate import Gate, GateFailure
 from rooffloor.models.inference.quadrature import has_closed_form, quadrature_given
-from rooffloor.models.inference.sampling import ESCALATION, Compiled, Data, compile_model, fit_many, thin
+from rooffloor.models.inference.sampling import ESCALATION, Compiled, Data, SmallFit, compile_model, fit_many, thin
 
 type Array = NDArray[np.float64]
 
@@ -55,6 +55,8 @@ MAX_FAILED = 0.02
 """Share of second stages that may fail."""
 CLOSED_FORM_ESS, CLOSED_FORM_POINTS = 15.0, 512
 """Least effective number of points of a second stage in closed form, of which a few draws are kept, and its points."""
+MOST_SAMPLED = 0.1
+"""Share of second stages that are sampled where their closed form has too few effective points."""
 STAGE_TWO = Gate(rhat=1.05, ess=50.0)
 """Gate of the short downstream fits of a cut: only their mixture is read, and its error counts upstream
 draws."""
@@ -102,19 +104,9 @@ def cut(
         More downstream fits fail than `max_failed` allows.
     """
     outer_draws, one_by_one = _outer(upstream, outer)
-    fits = fit_many(
-        downstream,
-        [data_of(u) for u in one_by_one],
-        np.random.SeedSequence(seed).generate_state(len(one_by_one)).tolist(),
-        keep=inner,
-        jobs=jobs,
-        progress=progress,
-        draws=draws,
-        tune=tune,
-        chains=chains,
-        gate=STAGE_TWO,
-        escalation=STAGE_TWO_ESCALATION,
-    )
+    data = [data_of(u) for u in one_by_one]
+    length = {"draws": draws, "tune": tune, "chains": chains}
+    fits = _fits(downstream, data, seed, keep=inner, jobs=jobs, progress=progress, **length)
     failed = tuple(k for k, fit in enumerate(fits) if not fit.passed)
     if len(failed) > max_failed * len(fits):
         why = "; ".join(fits[failed[0]].attempts[-1].failures)
@@ -122,6 +114,22 @@ def cut(
     down = {n: [fit.draws[n] for fit in fits] for n in fits[0].draws}
     dims, coords = downstream.dims, downstream.coords
     return _cut_fit(upstream, outer_draws, down, dims, coords, inner, failed, sum(len(f.attempts) for f in fits))
+
+
+def _fits(
+    downstream: Compiled,
+    data: Sequence[Data],
+    seed: int,
+    *,
+    draws: int = 300,
+    tune: int = 500,
+    chains: int = 2,
+    **how: Any,
+) -> list[SmallFit]:
+    """Short gated fits of a second stage to many data."""
+    seeds = np.random.SeedSequence(seed).generate_state(len(data)).tolist()
+    gated = {"gate": STAGE_TWO, "escalation": STAGE_TWO_ESCALATION}
+    return fit_many(downstream, data, seeds, draws=draws, tune=tune, chains=chains, **gated, **how)
 
 
 def cut_of_steps(
@@ -136,7 +144,8 @@ def cut_of_steps(
 ) -> CutFit:
     """The cut posterior of a model of steps: its second stage in closed form where floors are signed and added.
 
-    Other structures are sampled, given each of a quarter of the `outer` upstream draws.
+    Where few points of the closed form count, that stage is sampled. Other structures are sampled, given each of a
+    quarter of the `outer` upstream draws.
 
     Parameters
     ----------
@@ -159,6 +168,12 @@ def cut_of_steps(
     data = [{**model.data, **stages.data_of(one)} for one in one_by_one]
     found, ess = quadrature_given(model, data, np.random.default_rng(seed), draws=inner, points=CLOSED_FORM_POINTS)
     failed = tuple(np.flatnonzero(~(ess >= CLOSED_FORM_ESS)).tolist())
+    if failed and len(failed) <= MOST_SAMPLED * len(data):
+        fits = _fits(compile_model(model), [data[k] for k in failed], seed, keep=inner, jobs=jobs)
+        for k, fit in zip(failed, fits, strict=True):
+            for name, values in found.items():
+                values[k] = fit.draws[name]
+        failed = tuple(k for k, fit in zip(failed, fits, strict=True) if not fit.passed)
     if len(failed) > MAX_FAILED * len(data):
         least = f"effective points {ess.min():.0f} < {CLOSED_FORM_ESS:.0f}"
         raise GateFailure(f"cut: {len(failed)} of {len(data)} second stages failed their gate ({least})")

@@ -39,7 +39,7 @@ FIT: dict[str, Any] = {"draws": 600, "tune": 600, "chains": 4}
 GATE = Gate(rhat=1.02, ess=200.0, divergences=2)
 """What is reported of a structure is its elpd, whose standard error over cells is some units: a laxer gate does, with
 one divergence in a thousand draws."""
-SHORT: dict[str, Any] = {"draws": 250, "tune": 350, "chains": 4, "target_accept": 0.9}
+SHORT: dict[str, Any] = {"draws": 200, "tune": 300, "chains": 4, "target_accept": 0.9}
 SHORT_GATE = Gate(rhat=1.05, ess=60.0, divergences=10, nuisance_rhat=1.1, nuisance_ess=30.0)
 """Of short fits, and what they must meet: enough for an elpd that is compared with others to some units."""
 TRENDS = ("log batch", "log context", "log T_gpu")

@@ -41,6 +41,8 @@ ROOFS = {"study": "plain roof", "query heads": "query-head limb", "per gpu": "co
 """The presets of a study in words."""
 FITTED = ("eta_bw", "eta_fa", "eta_tc", "l_half", "rho_q")
 """Constants that a fit may leave free."""
+BESIDE = 200
+"""Upstream draws of a cut under a roof that is not the study's own: a row among other choices."""
 BATCHES = 50
 """Consecutive batches of a measured posterior that serve as units of the Monte Carlo error."""
 
@@ -204,7 +206,8 @@ class Measured:
             return fit_gated(compile_model(stages.upstream), seed=self.seed, progress=bar)
 
         def second() -> "CutFit":
-            return cut_of_steps(upstream.posterior, stages, seed=self.seed, progress=bar)
+            outer = {} if preset == self.study.efficiency.preset else {"outer": BESIDE}
+            return cut_of_steps(upstream.posterior, stages, seed=self.seed, progress=bar, **outer)
 
         upstream = kept.fit(self.folder, self._key(f"upstream {preset}"), first)
         result = kept.cut(self.folder, self._key(f"downstream {preset}"), second)

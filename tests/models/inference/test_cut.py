@@ -1,5 +1,7 @@
 """The cut: against the linear-Gaussian closed form, and against brute-force nested sampling."""
 
+from typing import Any
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -133,6 +135,37 @@ def test_upstream_knows_nothing_of_the_rest(
     for gpu in ("H100", "A100-40GB"):
         anchor = posterior["floor_ms"].sel(model="Llama-3.1-8B", gpu=gpu).values
         np.testing.assert_allclose(anchor, posterior["anchor_floor_ms"].sel(anchor_gpu=gpu).values)
+
+
+def test_a_stage_whose_closed_form_does_not_tell_is_sampled(
+    roofline: tuple[cut_model.CutModels, xr.Dataset, sampling.Compiled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its draws are worth as much as those of the closed form: they differ by no more than draws do."""
+    models, upstream, _ = roofline
+    whole = cut.cut_of_steps(upstream, models, seed=3, outer=20, inner=40)
+    closed = cut.quadrature_given
+
+    def spoilt(*args: Any, **how: Any) -> Any:
+        found, ess = closed(*args, **how)
+        for values in found.values():
+            values[[4, 11]] = np.nan
+        ess[[4, 11]] = 2.0
+        return found, ess
+
+    monkeypatch.setattr(cut, "quadrature_given", spoilt)
+    mended = cut.cut_of_steps(upstream, models, seed=3, outer=20, inner=40)
+    assert not mended.failed
+    for name in ("floor_ms", "noise_relative", "floor_sd_gpu_ms"):
+        before, after = (
+            one.posterior[name].values[0].reshape(20, 40, *one.posterior[name].shape[2:])[[4, 11]]
+            for one in (whole, mended)
+        )
+        assert np.isfinite(after).all()
+        error = np.hypot(before.std(1), after.std(1)) / np.sqrt(20)  # draws of a short chain are not independent
+        assert (np.abs(before.mean(1) - after.mean(1)) < 4 * error + 1e-9).all(), name
+    monkeypatch.setattr(cut, "MOST_SAMPLED", 0.05)
+    with pytest.raises(gate.GateFailure, match="2 of 20 second stages failed"):
+        cut.cut_of_steps(upstream, models, seed=3, outer=20, inner=40)
 
 
 def test_cut_needs_an_anchor_and_something_else() -> None:
