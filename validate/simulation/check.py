@@ -18,9 +18,9 @@ from rooffloor.validate.simulation.hypotheses import GRID
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer.cause import judge
 from rooffloor.validate.transfer.error_rates import COUNTS, IMPUTED, KNOWN, OFF, TRUTHS, UNKNOWN, WRONG, CheckRates
-from rooffloor.validate.transfer.family_fit import Family, family
+from rooffloor.validate.transfer.family_fit import family
 from rooffloor.validate.transfer.statements import DOES_NOT_HOLD, HOLDS
-from rooffloor.validate.transfer.use import TOLERANCE, calibrated_steps, on_gpu, together
+from rooffloor.validate.transfer.use import TOLERANCE, on_gpu, predicted, together
 
 type Array = NDArray[np.float64]
 
@@ -62,10 +62,8 @@ def _run(chunk: _Chunk) -> dict[str, Any]:
     counts = dict.fromkeys(COUNTS, 0)
     for shapes, cells, specs, given, true in made_of(plan, rng, chunk.sets, calibration=calibration):
         one = family(shapes, cells, specs, given, rng, label=SIMULATED)
-        masks = [one.draws.mask(one.model, gpu) for gpu in chunk.gpus]
-        verdict = together([on_gpu(one, mask, rng) for mask in masks]).verdict
-        by_gpu = [true[cells.gpu == gpu] for gpu in chunk.gpus]
-        errors = [_true_error(one, mask, steps, plan.noise) for mask, steps in zip(masks, by_gpu, strict=True)]
+        verdict = together([on_gpu(one, gpu, rng) for gpu in chunk.gpus]).verdict
+        errors = [_true_error(predicted(one, gpu), true[cells.gpu == gpu], plan.noise) for gpu in chunk.gpus]
         off = max(errors) > TOLERANCE
         counts[verdict] += 1
         counts[OFF] += off
@@ -74,12 +72,11 @@ def _run(chunk: _Chunk) -> dict[str, Any]:
     return {"said": list(counts.values())}
 
 
-def _true_error(one: Family, mask: NDArray[np.bool_], true_ms: Array, noise: float) -> float:
+def _true_error(predicted_ms: Array, true_ms: Array, noise: float) -> float:
     """MAPE that further measurements would show under the calibration, percent: of the true steps, with noise."""
-    predicted = one.draws.weight @ calibrated_steps(one)[:, mask]
     again = 1.0 + noise * np.polynomial.hermite_e.hermegauss(21)[0][:, None]
     mass = np.polynomial.hermite_e.hermegauss(21)[1]
-    return float(100.0 * mass @ np.abs(predicted / (true_ms * again) - 1.0).mean(-1) / mass.sum())
+    return float(100.0 * mass @ np.abs(predicted_ms / (true_ms * again) - 1.0).mean(-1) / mass.sum())
 
 
 def calibrate(

@@ -259,10 +259,8 @@ def check(
     counts = dict(zip(_keys(renamed), repeats, strict=True))
     rows = _rows(chosen, counts, given)
     fewest = min(int((renamed.gpu == g).sum()) for g in renamed.gpus)
-    draws = chosen.draws
-    masks = [draws.mask(chosen.model, row["gpu"]) for row in result.per_sku]
     alarms = conflicts(given)
-    uses = [use.on_gpu(chosen, mask, rng, tolerance) for mask in masks]
+    uses = [use.on_gpu(chosen, row["gpu"], rng, tolerance) for row in result.per_sku]
     data = {
         **answered(result, uses, margins, usable=not alarms),
         "conflicts": [one.data for one in alarms],
@@ -314,11 +312,15 @@ def _keys(cells: Cells) -> list[_Key]:
 
 def _rows(found: Family, repeats: Mapping[_Key, int], calibration: Calibration) -> list[dict[str, Any]]:
     """Measured and predicted step of every cell, by GPU."""
-    draws = found.draws.where(found.draws.cells.model == found.model)
+    mine = found.draws.cells.model == found.model
+    draws = found.draws.where(mine)
     about = draws.weight, draws.unit
-    means = estimates(
-        draws.gpu_ms + draws.anchor_floor_ms, *about, "step as calibrated: T_gpu + the anchor's floor", "ms"
-    )
+    gpus = list(dict.fromkeys(draws.cells.gpu.tolist()))
+    predicted = np.hstack([found.predicted_ms[gpu] for gpu in gpus])
+    even = np.full(len(predicted), 1.0 / len(predicted)), np.arange(len(predicted))
+    told = estimates(predicted, *even, "step as the calibration predicts it", "ms")
+    values = np.concatenate([use.predicted(found, gpu) for gpu in gpus])
+    means = [replace(one, value=float(value)) for one, value in zip(told, values, strict=True)]
     own = estimates(draws.mean_ms, *about, "mean step with the family's own floor", "ms")
     gpu_ms = (draws.weight @ draws.gpu_ms).tolist()
     return [

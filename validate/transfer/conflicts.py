@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, norm
+from scipy.stats import beta, gamma, norm
 
 from rooffloor.models.calibration.draws import TERM_OF, Calibration
 from rooffloor.models.inference.priors import beta_shapes
@@ -114,6 +114,9 @@ def _below(name: str, value: float, moments: tuple[float, float]) -> float:
     """Prior probability of a smaller value."""
     if name.startswith("eta_"):
         return float(beta(*beta_shapes(moments)).cdf(value))
+    if name in TERM_OF:
+        shape, mean = moments
+        return float(gamma(shape, scale=mean / shape).cdf(value))
     median, sd = moments
     return float(norm.cdf(np.log(max(value, 1e-300) / median) / sd))
 

@@ -22,11 +22,14 @@ from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.estimates.cell_draws import Draws
 from rooffloor.validate.transfer.explanations import Join
+from rooffloor.validate.transfer.prediction.predict import step_draws
 
 type Array = NDArray[np.float64]
 
 ROWS, LEAST_ROWS, VALUES = 400, 150, 120_000
 """Draws of the calibration that are used: at most, at least, and so that draws times cells stay below `VALUES`."""
+MOST_PREDICTED = 4_000_000
+"""Draws times cells of predicted steps, at most."""
 GPU_NOISE = 0.35
 """sd of the log noise between the GPUs of a model: a pair's noise is worth four cells of its model."""
 SMALLEST = 1e-3
@@ -69,6 +72,8 @@ class Family:
     experts : {"active", "distinct", "balanced"}
     unmeasured : tuple of str
         GPUs on which the anchor was never measured: its floor there is predicted.
+    predicted_ms : mapping of GPU name to array [draw, cell of that GPU]
+        Steps as `predict` has them, of a model that was not measured. Draws of their own, equally weighted.
     """
 
     model: str
@@ -80,6 +85,7 @@ class Family:
     efficiency: Mapping[str, Efficiency]
     experts: Experts
     unmeasured: tuple[str, ...]
+    predicted_ms: Mapping[str, Array]
 
 
 def family(
@@ -108,10 +114,11 @@ def family(
         Where the cells come from.
     """
     assert cells.step_ms is not None
+    klass = klass or default_class(shapes)
+    predicted = _predicted(shapes, cells, gpus, posterior.without(shapes.name), klass)
     count = int(np.clip(VALUES // len(cells), LEAST_ROWS, ROWS))
     posterior = posterior.rows(units(posterior, count))
     model = shapes.name if shapes.name != posterior.anchor else f"{shapes.name}, as measured"
-    klass = klass or default_class(shapes)
     others = posterior.without(shapes.name)
     known = np.zeros(len(cells)) if cells.step_sd_ms is None else cells.step_sd_ms
     seen = [g for g in posterior.gpus if posterior.measured(g, posterior.anchor)]
@@ -133,7 +140,7 @@ def family(
     draws = _draws(parts, posterior, model, klass, label)
     sd = np.concatenate([part.known_sd_ms for part in parts])
     around = _around(parts, posterior) if posterior.structure.positive else None
-    return Family(model, shapes, gpus, draws, around, sd, efficiency, posterior.experts, unmeasured)
+    return Family(model, shapes, gpus, draws, around, sd, efficiency, posterior.experts, unmeasured, predicted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +176,8 @@ class _Job:
         T = np.asarray(work_ms(work, constants))
         floor_prior, noise_prior = _priors(posterior, gpu, klass, launches_of_shapes(shapes), rng)
         assert cells.step_ms is not None
-        return cls(at, T, host, cells.step_ms[at], known[at], posterior.typical(constants), floor_prior, noise_prior)
+        about = cells.step_ms[at], known[at], posterior.typical(constants), floor_prior, noise_prior
+        return cls(at, T, host, *about)
 
     def fit(self, posterior: Calibration, rng: np.random.Generator) -> FloorFit:
         return fit_floor(
@@ -183,6 +191,21 @@ class _Job:
             known_sd_ms=self.known_sd_ms,
             host_ms=self.host_ms,
         )
+
+
+def _predicted(
+    shapes: ModelShapes, cells: Cells, specs: Mapping[str, GpuSpec], posterior: Calibration, klass: str
+) -> dict[str, Array]:
+    """Steps of each GPU's cells as `predict` has them, [draw, cell], draws equally weighted."""
+    count = int(np.clip(MOST_PREDICTED // len(cells), LEAST_ROWS, len(posterior.weight)))
+    some = posterior if count == len(posterior.weight) else posterior.rows(units(posterior, count))
+    found = {}
+    for gpu in cells.gpus:
+        at = cells.gpu == gpu
+        steps, weight = step_draws(shapes, specs[gpu], cells.batch[at], cells.context[at], some, klass=klass)
+        rows = np.searchsorted(np.cumsum(weight), weight.sum() * (np.arange(count) + 0.5) / count)
+        found[gpu] = steps[rows.clip(0, len(weight) - 1)]
+    return found
 
 
 def _sharing_noise(jobs: Mapping[str, _Job], posterior: Calibration, rng: np.random.Generator) -> dict[str, _Job]:

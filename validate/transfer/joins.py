@@ -52,7 +52,7 @@ def over_joins(
         if combine != calibration.combine:
             joined, evidence[combine] = _reweighted(*rejoined(few, combine, rng), as_fitted)
         families[combine] = family_fit.family(shapes, cells, specs, joined, rng, klass=klass, label=label)
-        judged[combine] = judge(families[combine], margins)
+        judged[combine] = judge(families[combine], margins, name=combine == calibration.combine)
         evidence[combine] += judged[combine].data["overall"]["log_evidence"]
     result, joins = _settled(judged, evidence, calibration.combine, margins)
     return result, joins, families[calibration.combine]

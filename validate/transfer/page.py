@@ -98,7 +98,7 @@ VERDICT_CAPTION = (
     "cause needs. 'Floor or weight bandwidth' contains 'recalibrate the floor' and overlaps 'shape mismatch'."
 )
 CELLS_CAPTION = (
-    "Predicted over measured step, minus 1. Filled: T_gpu + the anchor's floor; open: with the family's own floor. "
+    "Predicted over measured step, minus 1. Filled: as the calibration predicts; open: with the family's own floor. "
     "Bars: 90 % credible intervals of the prediction. Grey: the absolute margin. A floor that differs bends the filled "
     "points towards zero as steps get longer; an error that varies over the cells leaves the open points tilted. An "
     "error that does not vary, as of the weights at small batches, looks like a floor."
@@ -136,7 +136,7 @@ def _cells(rows: Sequence[Record]) -> tuple[Any, ...]:
         Field("batch", lambda r: f"{r['batch']:g}", numeric=True),
         Field("context", lambda r: f"{r['context']:g}", numeric=True),
         decimals("measured (ms)", "step_ms"),
-        Field("predicted (ms)", "predicted", "T_gpu + the anchor's floor"),
+        Field("predicted (ms)", "predicted", "by the calibration"),
         Field("with its own floor (ms)", "own_floor", ""),
         Field("error (%)", lambda r: f"{r['error_percent']:+.0f}", "of the prediction", numeric=True),
         Field("outside", lambda r: "; ".join(r["outside"])),

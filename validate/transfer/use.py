@@ -1,9 +1,10 @@
 """Does a calibration hold for use? P(a family's error under it is within a tolerance), before any question of why.
 
 The *error for use* is the MAPE that further measurements would show under the calibration as it stands: its predicted
-steps against new steps of cells that are spread over batch and context as the measured ones are. The prediction is the
-posterior mean of the step, which is what a user is told; how sure the calibration is of it is no error. Three things
-make the answer uncertain:
+steps against new steps of cells that are spread over batch and context as the measured ones are. The prediction is
+what `predict` tells, the posterior mean of the step (its median where floors are H >= 0, whose draws for a model that was
+not measured spread over powers of ten); how sure the calibration is of it is no error. Three things make the answer
+uncertain:
 
 - the calibration: what its draws say of this family (how far, and how alike in which cells, they lie from their mean)
   is a part of the prior of what the prediction is off by; measured cells soon outweigh it;
@@ -32,7 +33,6 @@ from rooffloor.validate.transfer.family_fit import Family
 from rooffloor.validate.transfer.statements import DOES_NOT_HOLD, HOLDS, UNDECIDED
 
 type Array = NDArray[np.float64]
-type Mask = NDArray[np.bool_]
 
 TOLERANCE = 10.0
 """MAPE, percent, up to which a calibration holds for use."""
@@ -114,29 +114,31 @@ def verdict_of(probability: float, certain: float = CERTAIN) -> str:
     return DOES_NOT_HOLD if probability <= 1.0 - certain else UNDECIDED
 
 
-def calibrated_steps(family: Family) -> Array:
-    """Steps of the family's cells under the anchor's calibration, ms [draw, cell of the draws]."""
-    return family.draws.gpu_ms + family.draws.anchor_floor_ms
+def predicted(family: Family, gpu: str) -> Array:
+    """The predicted step of each cell on a GPU, ms [cell]."""
+    steps = family.predicted_ms[gpu]
+    return np.asarray(steps.mean(0) if family.around is None else np.median(steps, axis=0))
 
 
-def on_gpu(family: Family, mask: Mask, rng: np.random.Generator, tolerance: float = TOLERANCE) -> Use:
-    """Whether the calibration holds for use on one GPU: the cells of `mask`."""
+def on_gpu(family: Family, gpu: str, rng: np.random.Generator, tolerance: float = TOLERANCE) -> Use:
+    """Whether the calibration holds for use on one GPU."""
     draws = family.draws
-    steps = calibrated_steps(family)[:, mask]
+    mask, steps = draws.mask(family.model, gpu), family.predicted_ms[gpu]
     anchor = draws.cells.model == draws.anchor
     noise = np.log(draws.noise_ms[:, anchor] / np.abs(draws.mean_ms[:, anchor])).mean(-1)
+    measured, told = draws.step_ms[0, mask], predicted(family, gpu)
     found = errors(
         steps,
-        draws.step_ms[0, mask],
-        draws.weight,
+        told,
+        measured,
         (draws.cells.batch[mask], draws.cells.context[mask]),
         rng,
         noise=float(np.exp(draws.weight @ noise)),
         known_sd_ms=family.known_sd_ms[mask],
     )
-    off = draws.weight @ steps / draws.step_ms[0, mask] - 1.0
-    told = 100.0 * float(np.abs(off).mean()), 100.0 * float(off.mean()), int(mask.sum())
-    return Use(tolerance, found, found, *told, float((found <= tolerance).mean()))
+    off = told / measured - 1.0
+    about = 100.0 * float(np.abs(off).mean()), 100.0 * float(off.mean()), int(mask.sum())
+    return Use(tolerance, found, found, *about, float((found <= tolerance).mean()))
 
 
 def together(found: Sequence[Use]) -> Use:
@@ -155,8 +157,8 @@ def together(found: Sequence[Use]) -> Use:
 
 def errors(
     steps_ms: Array,
+    predicted_ms: Array,
     measured_ms: Array,
-    weight: Array,
     axes: tuple[Array, Array],
     rng: np.random.Generator,
     *,
@@ -169,8 +171,7 @@ def errors(
     ----------
     steps_ms : array [draw, cell]
         As calibrated.
-    measured_ms : array [cell]
-    weight : array [draw]
+    predicted_ms, measured_ms : arrays [cell]
     axes : (batch, context), arrays [cell]
     noise : float
         Median of the prior of the family's relative noise: the anchor's.
@@ -185,21 +186,23 @@ def errors(
     noise) - 1| has a closed form. The tails of real errors are not normal: the draws are brought to a mean between
     their own, worth `PRIOR_CELLS` cells, and the MAPE that was measured.
     """
-    predicted = np.maximum(weight @ steps_ms, 1e-9)
-    r = np.log(measured_ms / predicted)
-    drawn = np.log(np.maximum(steps_ms, 1e-2 * predicted) / predicted)
+    r = np.log(measured_ms / predicted_ms)
+    drawn = np.log(np.maximum(steps_ms, 1e-2 * predicted_ms) / predicted_ms)
     batch, context = axes
     smooth = np.concatenate([np.ones((len(r), 1)), smooth_root(np.log(batch), np.log1p(context))], -1)
-    known = _root(np.sqrt(weight)[:, None] * (drawn - weight @ drawn))
-    posts = _Posts(r, known, smooth, (np.broadcast_to(known_sd_ms, r.shape) / measured_ms) ** 2, noise)
+    known = _root((drawn - drawn.mean(0)) / np.sqrt(len(drawn)))
+    variance = (np.broadcast_to(known_sd_ms, r.shape) / measured_ms) ** 2
+    posts = _Posts(r, known, smooth, variance, noise)
     sets = int(np.clip(VALUES // len(r), FEWEST, SETS))
     chosen = rng.choice(len(posts.mass), sets, p=posts.mass)
     found = np.empty(sets)
     for k in np.unique(chosen):
         at = np.flatnonzero(chosen == k)
         found[at] = _mean_error(posts.drawn(k, rng.standard_normal((posts.rank, len(at)))), posts.noise[k]).mean(0)
-    shown = max(float(np.abs(predicted / measured_ms - 1.0).mean()), 1e-6)
-    return np.asarray(100.0 * found * (shown / found.mean()) ** (len(r) / (len(r) + PRIOR_CELLS)))
+    shown = max(float(np.abs(predicted_ms / measured_ms - 1.0).mean()), 1e-6)
+    of_errors = float(np.clip(1.0 - variance.mean() / max(float((r**2).mean()), 1e-12), 0.0, 1.0))
+    cells = len(r) * of_errors  # what known noise explains of the errors is not shown by them
+    return np.asarray(100.0 * found * (shown / found.mean()) ** (cells / (cells + PRIOR_CELLS)))
 
 
 class _Posts:

@@ -46,6 +46,7 @@ def family(draws: Draws) -> Family:
         efficiency=dict.fromkeys(names, CONSTANTS),
         experts="active",
         unmeasured=(),
+        predicted_ms={},
     )
 
 

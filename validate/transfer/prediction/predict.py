@@ -243,6 +243,23 @@ def predict(
     )
 
 
+def step_draws(
+    shapes: ModelShapes,
+    gpu: GpuSpec,
+    batch: Array,
+    context: Array,
+    calibration: Calibration,
+    *,
+    klass: str | None = None,
+    seed: int = 1,
+) -> tuple[Array, Array]:
+    """Mean steps of cells [cell] as `predict` has them with this seed, ms [draw, cell], and weights of the draws."""
+    asked = _Asked.of(shapes, gpu, calibration, klass, ("", ""))
+    floor, roof = asked.floor(seed), asked.random(seed)[0]
+    gpu_ms = calibration.gpu_ms(shapes, asked.gpu, batch, context, np.random.default_rng(roof))
+    return calibration.step_ms(gpu_ms, floor.ms, asked.host_ms(batch, roof)), floor.weight
+
+
 @dataclass(frozen=True, eq=False)
 class _Floor:
     """Draws of a pair's floor [draw], the share of them that are possible, and `bytes_floor_ms` at `LIGHTEST`.
