@@ -24,7 +24,7 @@ from rooffloor.models.specs.shapes import ModelShapes, load
 from rooffloor.validate.common.files import write_text
 from rooffloor.validate.kernels import benchmarks
 from rooffloor.validate.kernels.benchmarks import ATTENTION, GEMM, LEAST_SHAPES, MOST_ROWS, OVER_L2, KernelTimes
-from rooffloor.validate.kernels.discrepancy import Difference, averaged, discrepancy, time_per_byte
+from rooffloor.validate.kernels.discrepancy import Difference, discrepancy, time_per_byte
 from rooffloor.validate.kernels.hierarchy import Hierarchy, hierarchy
 from rooffloor.validate.kernels.host import HostLine, host_line, log_moments
 from rooffloor.validate.kernels.line import Line, line
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind in (GEMM, ATTENTION)
     }
     steps = [*real_differences(options.real, e, e_fa), servingsim_steps(options.real)]
-    sd, same = averaged(stacks[GEMM], steps)
+    sd = discrepancy(steps).sd
     apart = [np.log(max(f.coefficients[0], 1e-3) / first[f.kind, f.gpu].coefficients[0]) for f in paired]
     spread = {
         "eta_bw": float(np.hypot(sd, of_shapes(first, GEMM))),
@@ -300,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{one.source}, {one.gpu}: n {one.n}, log ratio {one.value:+.3f} sd {one.sd:.3f}")
     for name, of in (("steps", steps), ("stacks", stacks[GEMM]), ("together", [*stacks[GEMM], *steps])):
         print(f"discrepancy of {name}: {discrepancy(of)}")
-    print(f"averaged {sd:.3f}, P(one sd) {same:.2f}; of shapes {of_shapes(first, GEMM):.3f}; in all {spread}")
+    print(f"of steps {sd:.3f}; of shapes {of_shapes(first, GEMM):.3f}; in all {spread}")
     for name, found in (("gemm", gemm), ("attention", attention)):
         print(f"{name}: sd between GPUs {found.between.tolist()}, left {found.left.tolist()} (log a, logit e)")
     host_lines = hosts(options.real)

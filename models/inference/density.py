@@ -19,6 +19,7 @@ from rooffloor.models.inference.density_stages import (
     guess_adjoint,
     half_normal,
     half_t,
+    log_gamma,
     logit_beta,
     normal,
     place_added,
@@ -258,9 +259,7 @@ def log_density(t, x, grad, grid):
     at_nu, nu = at, 1.0
     if t.student:
         nu = math.exp(x[at])
-        a, b = t.nu
-        log += a * math.log(b) - math.lgamma(a) + a * x[at] - b * nu
-        grad[at] += a - b * nu
+        log += log_gamma(x[at : at + 1], t.nu[0], t.nu[1], grad[at : at + 1])
         at += 1
     at_q, q = at, t.anchor_q
     if t.q_mode == Q_FREE:
@@ -283,7 +282,7 @@ def log_density(t, x, grad, grid):
     host = t.host.copy()
     for k in range(terms):
         some = slice(at, at + t.term_gpus)
-        log += normal(x[some], t.term[k, 0], t.term[k, 1], grad[some])
+        log += log_gamma(x[some], t.term[k, 0], t.term[k, 1], grad[some])
         for i in range(cells):
             host[i] += math.exp(x[at + t.term_gpu[i]]) * t.units[k, i]
         at += t.term_gpus

@@ -94,6 +94,17 @@ def normal(x, mean, sd, grad):
 
 
 @compiled
+def log_gamma(x, shape, rate, grad):
+    """Log density of independent Gammas at their logarithms x; adds its derivative to `grad`."""
+    total = x.size * (shape * math.log(rate) - math.lgamma(shape))
+    for i in range(x.size):
+        scaled = rate * math.exp(x[i])
+        total += shape * x[i] - scaled
+        grad[i] += shape - scaled
+    return total
+
+
+@compiled
 def half_normal(x, scale, grad):
     """Log density of a half-normal scale at its logarithm x."""
     z = math.exp(x) / scale
@@ -186,7 +197,8 @@ def guess(t, branch, relative, absolute, q, growth, host, weight, value):
         value[i] = math.log(y) + power * math.log(share) - math.log(growth[i])
         if t.has_host:  # what the terms leave of the floor, kept above 0
             rest = 1.0 - host[i] * math.exp(-math.log(y) - power * math.log(share))
-            rest = 0.5 * (rest + math.sqrt(rest * rest + 0.01))
+            root = math.sqrt(rest * rest + 0.01)
+            rest = 0.5 * (rest + root) if rest > 0.0 else 0.005 / (root - rest)
             weight[i] *= rest * rest
             value[i] += math.log(rest)
 
@@ -223,7 +235,7 @@ def guess_adjoint(
             if t.has_host:
                 part = host[i] * math.exp(-math.log(y) - power * math.log(share))
                 root = math.sqrt((1.0 - part) ** 2 + 0.01)
-                rest = 0.5 * (1.0 - part + root)
+                rest = 0.5 * (1.0 - part + root) if part < 1.0 else 0.005 / (root - (1.0 - part))
                 d_part = -(dv / rest + 2.0 * dw * weight[i] / rest) * rest / root
                 d_host[i] += d_part * math.exp(-math.log(y) - power * math.log(share))
                 d_whole -= d_part * part

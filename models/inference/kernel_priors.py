@@ -239,5 +239,5 @@ def kernel_priors(gpus: Sequence[str | GpuSpec], dtype: str = "bf16", kv_dtype: 
         eta_fa=found.eta_fa,
         l_half=L_HALF,
         launch_ms=found.launch_ms,
-        sequence_ms=found.h_seq_ms,
+        sequence_ms=(1.0, float(found.h_seq_ms[0] * np.exp(0.5 * found.h_seq_ms[1] ** 2))),
     )

@@ -113,7 +113,7 @@ class Tables(NamedTuple):
     launch: Array
     """[2]: mean and sd of log launch_ms."""
     term: Array
-    """[term, 2]: mean and sd of the logarithm of each term."""
+    """[term, 2]: shape and rate of the Gamma prior of each term."""
 
 
 def inverse_moments(moments: tuple[float, float]) -> tuple[float, float]:
@@ -138,7 +138,7 @@ def prior_tables(priors: Priors, positive: bool, terms: tuple[str, ...] = ()) ->
         "level": np.array(priors.floor_level(positive)),
         "scales": np.array([priors.floor_scale(k, positive) for k in ("gpu", "group", "pair")]),
         "launch": np.array(log_moments(priors.launch_ms)),
-        "term": np.array([log_moments(getattr(priors, name)) for name in terms]).reshape(-1, 2),
+        "term": np.array([(shape, shape / mean) for shape, mean in (getattr(priors, n) for n in terms)]).reshape(-1, 2),
     }
 
 

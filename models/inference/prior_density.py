@@ -53,6 +53,11 @@ def _log_normal(prior: tuple[float, float]) -> Any:
     return stats.lognorm(sd, scale=median)
 
 
+def _gamma(prior: tuple[float, float]) -> Any:
+    shape, mean = prior
+    return stats.gamma(shape, scale=mean / shape)
+
+
 def _distributions(priors: Priors) -> dict[str, Any]:
     """Prior of each parameter that is independent of the others, by its name in the posterior."""
     level, level_sd = priors.noise_relative
@@ -67,7 +72,7 @@ def _distributions(priors: Priors) -> dict[str, Any]:
         "q": stats.uniform(0.0, Q_MAX),
         "launch_ms": _log_normal(priors.launch_ms),
         "launch_share": stats.uniform(0.0, 1.0),
-        **{term.parameter: _log_normal(getattr(priors, term.parameter)) for term in TERMS.values()},
+        **{term.parameter: _gamma(getattr(priors, term.parameter)) for term in TERMS.values()},
         "noise_level": stats.norm(np.log(level), level_sd),
         "noise_spread": stats.halfnorm(scale=priors.noise_spread),
         "noise_own": stats.norm(),

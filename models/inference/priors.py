@@ -39,11 +39,11 @@ class Priors:
         on a logarithm it would allow floors that differ by powers of ten.
     launch_ms : (median, sd of the logarithm) of a LogNormal
         Host time per kernel launch, or latency per kernel: a few microseconds with graphs, tens without.
-    sequence_ms : (median, sd of the logarithm) of a LogNormal
+    sequence_ms : (shape, mean) of a Gamma
         Host time per sequence of a step. Measured 0.042 to 0.046 ms on one host for six models, 0.05 to 0.13 on others
         (microsoft/vidur, CPU overhead of vLLM on A100 and A40 hosts); fits to steps of a 2025 stack give 0.05 to 0.07,
-        to those of a 2024 server 0.2 to 0.4.
-    sequence_layer_ms : (median, sd of the logarithm) of a LogNormal
+        to those of a 2024 server 0.2 to 0.4. Of shape 1 its density is largest at 0: a stack may hide it wholly.
+    sequence_layer_ms : (shape, mean) of a Gamma
         The same over about 32 layers.
     noise_relative : (median, sd of the logarithm) of a LogNormal
         Noise and discrepancy together, as a share of the step, at the level common to all models; with one
@@ -71,8 +71,8 @@ class Priors:
     floor_sd_group: float = 0.7
     floor_sd_pair: float = 0.25
     launch_ms: tuple[float, float] = (0.008, 1.0)
-    sequence_ms: tuple[float, float] = (0.06, 1.0)
-    sequence_layer_ms: tuple[float, float] = (0.002, 1.0)
+    sequence_ms: tuple[float, float] = (1.0, 0.1)
+    sequence_layer_ms: tuple[float, float] = (1.0, 0.003)
     noise_relative: tuple[float, float] = (0.05, 0.8)
     noise_spread: float = 0.5
     noise_ms: tuple[float, float] = (0.1, 1.0)

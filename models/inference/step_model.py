@@ -173,8 +173,12 @@ def _host(m: StepModel, given: Mapping[str, Any]) -> Any:
     if not m.terms:
         return None
     code = given["term_gpu_code"]
-    each = [_log_normal(name, getattr(m.priors, name), "term_gpu")[code] * given[UNITS + name] for name in m.terms]
-    return sum(each[1:], each[0])
+    found = []
+    for name in m.terms:
+        shape, mean = getattr(m.priors, name)
+        each = pm.Gamma(name, alpha=np.array(shape), beta=np.array(shape / mean), dims="term_gpu")
+        found.append(each[code] * given[UNITS + name])
+    return sum(found[1:], found[0])
 
 
 def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any, host: Any) -> tuple[Any, Any]:
@@ -202,7 +206,8 @@ def _guess(measured: Any, sd: Any, branch: Any, q: Any, growth: Any, host: Any) 
     precision = (measured * share / sd) ** 2 * (excess**2 / (excess**2 + hidden**2)) ** 4
     if host is not None:
         rest = 1.0 - host * pt.exp(-pt.log(measured) - power * pt.log(share))
-        rest = 0.5 * (rest + pt.sqrt(rest**2 + 0.01))
+        root = pt.sqrt(rest**2 + 0.01)
+        rest = pt.switch(rest > 0.0, 0.5 * (rest + root), 0.005 / (root - rest))  # one number, without cancellation
         precision, value = precision * rest**2, value + pt.log(rest)
     return precision, precision * value
 

@@ -266,7 +266,7 @@ class StepModel:
         elif self.per_launch:
             add("launch_ms", LOG, float(np.log(p.launch_ms[0])), ("launch_gpu",))
         for name in self.terms:
-            add(name, LOG, float(np.log(getattr(p, name)[0])), ("term_gpu",))
+            add(name, LOG, float(np.log(0.5 * getattr(p, name)[1])), ("term_gpu",))
         for effect, name in self.scales.items():
             add(name, LOG, float(np.log(p.floor_scale(effect, self.positive))))
         for name, dim in (("z_floor", "contrast"), ("z_unmeasured", "unmeasured")):

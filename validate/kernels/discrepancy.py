@@ -67,17 +67,6 @@ def discrepancy(differences: Sequence[Difference]) -> Discrepancy:
     return Discrepancy(float(np.sqrt(weights @ s**2)), float(np.sqrt(weights @ (s - mean) ** 2)), evidence)
 
 
-def averaged(stacks: Sequence[Difference], steps: Sequence[Difference]) -> tuple[float, float]:
-    """The sd of real steps, and the posterior probability that other stacks' kernels differ by the same sd.
-
-    Whether what stacks differ by is what steps differ by is not known: both are averaged, even before the data.
-    """
-    together, apart = discrepancy([*stacks, *steps]), discrepancy(steps)
-    gap = apart.evidence + discrepancy(stacks).evidence - together.evidence
-    same = float(1.0 / (1.0 + np.exp(gap)))
-    return float(np.sqrt(same * together.sd**2 + (1.0 - same) * apart.sd**2)), same
-
-
 def time_per_byte(
     model: Sequence[str],
     columns: Floats,
