@@ -133,7 +133,10 @@ class Evidence:
         """The primary treatment as plain draws, which `check`, `plan` and `predict` take."""
         treatment = "study" if self.draws.label == IMPUTED else self.treatment.split(":")[0]
         found = calibration.of_draws(self.study, self.draws, self.constants["primary"], treatment, self.priors)
-        return replace(found, **calibration.served_by(self.measurements)) if self.measurements is not None else found
+        if self.measurements is None:
+            return found
+        served = calibration.served_by(self.measurements)
+        return replace(found, stack=served["stack"], mode=served["mode"])
 
     @property
     def priors(self) -> Priors:

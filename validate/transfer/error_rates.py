@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FOLDER, TABLE = "calibration", "check.csv"
 LEVEL = (RECALIBRATE, INDISTINGUISHABLE)
-TRUTHS: Mapping[str, tuple[Mapping[str, float], tuple[str, ...]]] = {
+TRUTHS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "nothing differs": ({}, (NOTHING,)),
     "floor 3 ms larger": ({"floor_ms": 3.0}, LEVEL),
     "weights 25 % slower": ({"weights": 1.25}, (MISMATCH, INDISTINGUISHABLE)),

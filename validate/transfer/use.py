@@ -1,8 +1,8 @@
 """Does a calibration hold for use? P(a family's error under it is within a tolerance), before any question of why.
 
 The *error for use* is the MAPE that further measurements would show under the calibration as it stands: its predicted
-steps against new steps of cells that are spread over batch and context as the measured ones are. The prediction is
-what `predict` tells, the posterior mean of the step (its median where floors are H >= 0, whose draws for a model that was
+steps against new steps of cells that are spread over batch and context as the measured ones are. The prediction is what
+`predict` tells, the posterior mean of the step (its median where floors are H >= 0, whose draws for a model that was
 not measured spread over powers of ten); how sure the calibration is of it is no error. Three things make the answer
 uncertain:
 
