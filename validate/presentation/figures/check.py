@@ -63,7 +63,7 @@ def checked(rows: Rows, label: str, margins: Mapping[str, Any], *, axes: Given =
             ax.set_xscale("log")
             plain_log(ax.xaxis)
     handles = [
-        Line2D([], [], color=style.COLOURS[0], marker="o", label="T_gpu + the anchor's floor"),
+        Line2D([], [], color=style.COLOURS[0], marker="o", label="as the calibration predicts"),
         Line2D([], [], color=style.COLOURS[1], marker="s", mfc="none", label="T_gpu + the family's own floor"),
         Patch(color="0.93", label="absolute margin"),
     ]
