@@ -39,8 +39,11 @@ LEAST_NOISE, MOST_NOISE, LARGEST_SCALE, SHORTEST_MS, LONGEST_MS, MOST_TOKENS = 1
 
 @dataclass(frozen=True)
 class Domain:
-    """What the calibration has seen: ranges of batch, context (tokens), total parameters, KV bytes per token, and query
-    heads per KV head, all 16-bit on one GPU; the last two are None in files that do not say them."""
+    """What the calibration has seen: ranges of batch, context (tokens) and shapes, all 16-bit on one GPU.
+
+    Shapes: total parameters, KV bytes per token, query heads per KV head; the last two are None in files that do not
+    say them.
+    """
 
     batch: tuple[float, float]
     context: tuple[float, float]
@@ -361,7 +364,7 @@ class Calibration:
         sd = np.sqrt(squares / (count - 1 + NOISE_FREEDOM) * (1.0 + 1.0 / count))
         return np.asarray(np.exp(mean + sd * rng.standard_normal(len(mean))))
 
-    def step_ms(self, gpu_ms: Array, floor_ms: Array, host_ms: ArrayLike = 0.0) -> Array:
+    def step_ms(self, gpu_ms: Array, floor_ms: Array, host_ms: Array | float = 0.0) -> Array:
         """Mean step, ms, from T_gpu [draw, cell], floors [draw] and what cells have beside those (`host_ms`)."""
         return np.asarray(self.structure.step_ms(gpu_ms, floor_ms[:, None] + host_ms, self.q[:, None]))
 

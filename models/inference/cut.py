@@ -128,7 +128,7 @@ def _fits(
 ) -> list[SmallFit]:
     """Short gated fits of a second stage to many data."""
     seeds = np.random.SeedSequence(seed).generate_state(len(data)).tolist()
-    gated = {"gate": STAGE_TWO, "escalation": STAGE_TWO_ESCALATION}
+    gated: dict[str, Any] = {"gate": STAGE_TWO, "escalation": STAGE_TWO_ESCALATION}
     return fit_many(downstream, data, seeds, draws=draws, tune=tune, chains=chains, **gated, **how)
 
 
