@@ -236,7 +236,7 @@ def check(
     >>> steps = {"batch": [1, 4, 16], "context": [512, 2048, 8192], "step_ms": [7.4, 7.9, 11.0]}
     >>> found = check("Qwen2.5-7B", pd.DataFrame(steps), gpu="H100")
     >>> found.verdict, found.cause, found.open_question
-    ('holds', 'cannot tell', 'shape')
+    ('does not hold', 'cannot tell', 'shape')
     """
     spec = None if gpu is None else load_gpu(gpu)
     if not 0.0 < tolerance < 1000.0:
