@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rooffloor.models.floor.structures import COMBINE, FloorStructure
 from rooffloor.models.inference.kernel_priors import named_priors
+from rooffloor.models.inference.sampling import ESCALATION
 from rooffloor.models.roof.kernels import stack_work
 from rooffloor.validate.common.errors import GateError
 from rooffloor.validate.common.files import written
@@ -45,8 +46,8 @@ FOLDS = 10
 def candidates(classes: Mapping[str, str], batches: int = 1) -> tuple[FloorStructure, ...]:
     """Structures worth comparing for these models: every sharing that they can tell apart, every way to join.
 
-    Where cells have several batches all have host time per sequence too, beside those without of one floor per SKU, and
-    two whose host time is per sequence and layer.
+    Where cells have several batches all have host time per sequence too; beside them stand two without it, of one floor
+    per SKU, and one whose host time is per sequence and layer.
 
     Parameters
     ----------
@@ -76,9 +77,9 @@ def candidates(classes: Mapping[str, str], batches: int = 1) -> tuple[FloorStruc
     if {"moe"} < set(classes.values()):  # a loop over experts that waits for each adds its host time by construction
         several.append(FloorStructure("gpu, class", "overlapped", (("moe", "added, H >= 0"),)))
     if batches > 1:
-        plain = [s for s in several if s.shared_by == "gpu"]
-        layered = [FloorStructure("gpu", combine, terms=("sequence layer",)) for combine in ("added", "overlapped")]
-        several = [*plain, *(replace(s, terms=("sequence",)) for s in several), *(layered if len(classes) > 1 else ())]
+        plain = [FloorStructure("gpu", combine) for combine in ("added", "overlapped")]
+        layered = [FloorStructure("gpu", "added", terms=("sequence layer",))] if len(classes) > 1 else []
+        several = [*plain, *(replace(s, terms=("sequence",)) for s in several), *layered]
     return (FloorStructure("none"), *several)
 
 
@@ -238,18 +239,19 @@ def compare_floors(
     priors = named_priors(study.efficiency.priors, list(measurements.gpus.values()))
     seed = study.seed if seed is None else seed
     competing = tuple(structures or candidates(classes, len(np.unique(cells.batch))))
+    attempts = len(ESCALATION) if refits else 2  # the last step takes as long as all other fits together
     cores = 1
     if jobs is None and dask is None and (os.cpu_count() or 1) <= CHAINS:
         jobs, cores = 1, os.cpu_count() or 1  # chains side by side: no process needs to start
 
     def task(structure: FloorStructure, likelihood: Literal["normal", "student"] = "normal", folds: Any = ()) -> Task:
-        return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds, cores, priors)
+        return Task(cells, work, classes, structure, likelihood, seed, study.anchor, folds, cores, priors, attempts)
 
     def each(function: Any, tasks: Sequence[Task], desc: str) -> Sequence[Found]:
         def key(one: Task) -> str:
             left_out = [name for _, name, _ in one.folds]
             what = f"{function.__name__} {one.structure!r} {one.likelihood} {left_out}"
-            return f"{what} {study.hash} {study.anchor} {seed} {FIT!r} {len(cells)}"
+            return f"{what} {study.hash} {study.anchor} {seed} {FIT!r} {attempts} {len(cells)}"
 
         keys = [key(one) for one in tasks]
         return run(function, tasks, keys=keys, desc=desc, jobs=jobs, dask=dask, folder=folder, progress=not quiet)

@@ -41,6 +41,12 @@ def test_candidates_are_those_that_the_models_can_tell_apart() -> None:
     assert "floor per (gpu, launches), overlapped" in several
     assert not any("class" in name for name in several)
     assert "floor per (gpu, class), max" in {str(s) for s in comparison.candidates(DENSE | {"moe": "moe"})}
+    grows = [str(s) for s in comparison.candidates(DENSE, batches=5)]
+    assert "floor per (gpu, launches) + per sequence, overlapped" in grows
+    assert {name for name in grows if "per sequence" not in name} == {
+        *("no floor", "floor per (gpu), added", "floor per (gpu), overlapped"),
+    }
+    assert len(grows) == len(set(grows)) == len(several) + 3
 
 
 def test_parameters_count_what_the_floor_adds() -> None:
