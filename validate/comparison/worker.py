@@ -63,6 +63,8 @@ class Task:
     folds : tuple of (kind, name, cells left out [cell])
     cores : int
         Chains at a time; no draw depends on it.
+    attempts : int
+        Steps of the escalation that a fit may take.
     """
 
     cells: Cells
@@ -75,6 +77,7 @@ class Task:
     folds: tuple[tuple[str, str, Mask], ...] = ()
     cores: int = 1
     priors: Priors = DEFAULT_PRIORS
+    attempts: int = len(ESCALATION)
 
     def compiled(self) -> Compiled:
         """The model of the cells, compiled."""
@@ -101,7 +104,7 @@ class Task:
 
         `shorter`: that step's target_accept, with no more draws than the very first has.
         """
-        steps = ESCALATION[first:]
+        steps = ESCALATION[first : self.attempts]
         if shorter:
             steps = tuple((target_accept, factor // steps[0][1]) for target_accept, factor in steps)
         return fit_gated(
@@ -169,7 +172,7 @@ def score(task: Task) -> dict[str, ArrayLike]:
     fit = task.fit(compiled)
     elpd, k, p, log = leave_one_out(task, fit.posterior)
     step = len(fit.attempts) - 1
-    if fit.passed and (~(k <= GOOD_K)).sum() > FEW and step < len(ESCALATION) - 1:
+    if fit.passed and (~(k <= GOOD_K)).sum() > FEW and step < task.attempts - 1:
         longer = task.fit(compiled, more=2, first=step + 1)  # one stray draw spoils many cells: more draws cost less
         if longer.passed:
             fit = longer
