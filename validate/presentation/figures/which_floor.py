@@ -36,7 +36,8 @@ def structures(comparison: Any, *, ax: Axes | None = None) -> Axes:
         ax.set_xscale("symlog", linthresh=10.0)
         ax.xaxis.set_major_formatter("{x:g}")
     ax.set_xlabel("elpd below the best structure (log score of unseen cells)")
-    shown: list[tuple[Any, Any, str]] = [(CHOSEN, "full", "chosen"), (OTHER, "full", "other"), (OTHER, "none", "short fit")]
+    shown: list[tuple[Any, Any, str]]
+    shown = [(CHOSEN, "full", "chosen"), (OTHER, "full", "other"), (OTHER, "none", "short fit")]
     handles = [
         Line2D([], [], color=colour, marker=marker, fillstyle=fill, ls="none", ms=7, label=name)
         for (colour, marker), fill, name in shown
