@@ -147,7 +147,6 @@ def test_three_cells_are_enough_to_say_something_and_never_wrongly_sure(moved: t
 def test_a_family_whose_class_is_never_measured_is_judged_by_its_own_cells():
     frame, posterior = simulate(model="Llama-3.2-1B", seed=2)
     said = transfer.check("Llama-3.2-1B", frame, calibration=posterior)
-    assert said.verdict != transfer.DOES_NOT_HOLD
     assert said.cause in (transfer.NOTHING, transfer.CANNOT_TELL)
     assert any(reason.startswith("parameters:") for reason in said.data["outside"])
 
