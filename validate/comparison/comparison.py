@@ -317,8 +317,8 @@ def _fitted_again(
 ) -> list[FloorStructure]:
     """Structures that a short fit does not do for: the study's, and those that may be chosen or speak of the overlap.
 
-    Those whose short fit failed too, unless it tells that they are far behind all the same. With refits, and where no
-    short fit passed, all that are not far behind.
+    Of those whose short fit failed, the one that scores best: the others would take longer than all else, and mostly
+    fail again. With refits, and where no short fit passed, all that are not far behind.
     """
     best = rows[0] if rows[0]["elpd"] is not None else None
     if refits or best is None:
@@ -327,5 +327,6 @@ def _fitted_again(
     overlapped = next((row["name"] for row in rows if row["elpd"] is not None and row["name"] in frees), None)
     top = short[best["name"]]
     failed = [str(s) for s in competing if not (short[str(s)]["passed"] or is_below(short[str(s)], top))]
+    failed = sorted(failed, key=lambda name: float(np.nan_to_num(short[name]["elpd"].sum(), nan=-np.inf)))[-1:]
     wanted = {best["name"], choose(rows), overlapped, str(STUDY), *failed}
     return [s for s in competing if str(s) in wanted]

@@ -81,6 +81,25 @@ def test_a_short_fit_that_has_not_settled_is_left_behind_where_its_best_chain_is
     assert not ranking.is_below(stuck | {"ceiling": best["elpd"] - 0.1}, best)  # its draws are bad, it may be good
 
 
+def test_of_failed_short_fits_the_one_that_scores_best_is_fitted_again() -> None:
+    names = [FloorStructure("gpu", combine) for combine in ("added", "overlapped", "max", "added, H >= 0")]
+    elpd = dict(zip(map(str, names), (10.0, 12.0, 9.0, 8.0), strict=True))
+    short = {
+        name: {
+            "elpd": np.full(50, value / 50),
+            "ceiling": np.full(50, 0.3),
+            "passed": np.array(value < 11 and value != 9),
+        }
+        for name, value in elpd.items()
+    }
+    rows = [row(str(names[0]), 10.0, parameters=2), row(str(names[3]), 8.0, -2.0, 1.0, 2)]
+    rows += [row(str(s), None) for s in names[1:3]]
+    again = comparison._fitted_again(names, short, rows, refits=False)
+    assert again == names[:2]  # the best one, and of the two that failed the better one
+    short[str(names[1])]["ceiling"] = np.full(50, -3.0)  # even its best chain is far behind
+    assert comparison._fitted_again(names, short, rows, refits=False) == [names[0], names[2]]
+
+
 def test_stacking_takes_the_mixture_that_scores_best() -> None:
     rng = np.random.default_rng(0)
     good, poor = rng.normal(0.0, 0.3, 60), rng.normal(-3.0, 0.3, 60)
