@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from rooffloor.models.calibration.draws import TERM_OF, Array, Calibration, Domain
-from rooffloor.models.calibration.floors import floor_scales, launch_and_scales
+from rooffloor.models.calibration.floors import floor_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.one_pair import fit_floors
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import Experts, launches_of_shapes, stack_work
+from rooffloor.models.roof.kernels import Experts, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
@@ -70,9 +70,6 @@ def of_anchor(
         known_sd_ms=0.0 if cells.step_sd_ms is None else cells.step_sd_ms,
         host_ms=host,
     )
-    launches = np.full(len(cells.gpus), float(launches_of_shapes(shapes)))
-    pairs = [(g, klass, anchor) for g in cells.gpus]
-    each, scales = launch_and_scales(pairs, fit.floor_ms, launches, structure, rng, priors)
     texts: dict[str, Any] = {"treatment": "anchor alone"} | said
     return Calibration(
         gpus=cells.gpus,
@@ -84,9 +81,7 @@ def of_anchor(
         noise_relative=fit.noise_relative[..., None],
         combine=combine,
         q=fit.q,
-        scales=scales,
-        launch_ms=each,
-        launches=launches[:1],
+        scales=floor_scales([(g, klass, anchor) for g in cells.gpus], fit.floor_ms, structure, rng, priors),
         anchor_layers=shapes.layers,
         weight=np.full(count, 1.0 / count),
         unit=np.arange(count) * BATCHES // count,

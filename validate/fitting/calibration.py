@@ -29,6 +29,8 @@ type Array = NDArray[np.float64]
 
 OF_ANCHOR = FloorStructure("gpu", "added", terms=("sequence",))
 """Floor that a calibration from one model's cells has."""
+TELL_LAUNCHES = 3
+"""From so many different numbers of launches on, floors tell how they follow them."""
 PER_UNIT = 8
 """Draws kept of each imputation."""
 DRAWS = 800
@@ -86,7 +88,8 @@ def of_draws(
     weight, rng = draws.weight[keep], np.random.default_rng(study.seed)
     launches = np.array([launches_of_shapes(names.shapes(m)) for m in cells.models], dtype=float)
     floors, each = np.stack(columns, -1), None
-    if draws.label == IMPUTED:  # figures of models that were printed: nothing is known of their launches
+    # Floors of two models differ for any reason: from three on they may follow launches, where those differ.
+    if draws.label == IMPUTED or len(set(of_pairs)) < TELL_LAUNCHES:
         scales = floor_scales(pairs, floors, own_floors, rng)
     else:
         each, scales = launch_and_scales(pairs, floors, np.array(of_pairs), own_floors, rng, priors)

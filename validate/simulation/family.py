@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from rooffloor.models.calibration.anchor import of_anchor
 from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.floor.structures import FloorStructure
-from rooffloor.models.inference.priors import DEFAULT_PRIORS
-from rooffloor.models.roof.kernels import decode_work, launches_of_shapes, stack_work
+from rooffloor.models.roof.kernels import decode_work, stack_work
 from rooffloor.models.roof.roofline import Efficiency, work_ms
 from rooffloor.models.specs import gpus as gpu_catalog
 from rooffloor.models.specs import shapes as model_catalog
@@ -44,10 +43,7 @@ class Planted:
     whole, weights, kv : float
         True time of every DRAM-bound kernel, of the weights, of the cache read, over what T_gpu says.
     floor_ms : float
-        The family's floor less the anchor's, which is uniform in 2 to 6 ms on each GPU; both are brought to one number
-        of kernel launches.
-    launch_ms : float
-        Host time per launch.
+        The family's floor less the anchor's, which is uniform in 2 to 6 ms on each GPU.
     on : tuple of str
         GPUs on which this is so; empty: on all.
     noise : float
@@ -71,7 +67,6 @@ class Planted:
     weights: float = 1.0
     kv: float = 1.0
     floor_ms: float = 0.0
-    launch_ms: float = DEFAULT_PRIORS.launch_ms[0]
     on: tuple[str, ...] = ()
     noise: float = NOISE
     q: float = 1.0
@@ -177,9 +172,7 @@ def _made(truth: Planted, rng: np.random.Generator, right: Efficiency) -> tuple[
     """Measured cells of the anchor and of the family, and the true steps of the latter."""
     floor = rng.uniform(2.0, 6.0, len(truth.gpus))
     anchor = _steps(ANCHOR, GRID, truth, floor, right, right, ())
-    further = launches_of_shapes(model_catalog.load(truth.model)) - launches_of_shapes(model_catalog.load(ANCHOR))
-    moved = floor + truth.launch_ms * further
-    own = _steps(truth.model, truth.grid, truth, moved, right, _slower(right, truth), truth.on or truth.gpus)
+    own = _steps(truth.model, truth.grid, truth, floor, right, _slower(right, truth), truth.on or truth.gpus)
     left = _leftovers(truth, rng)
     true = np.asarray(own.step_ms) * (1.0 + left[1])
     anchor, own = (
