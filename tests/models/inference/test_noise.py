@@ -109,10 +109,11 @@ def test_one_pair(structure: FloorStructure, known: float) -> None:
     rng = np.random.default_rng(4)
     y, T, q = rng.uniform(8.0, 14.0, (3, 5)), rng.uniform(3.0, 8.0, (3, 5)), rng.uniform(0.1, 1.0, 3)
     floor_prior, noise_prior = (1.0, 2.0), (-3.0, 0.8)
-    data = one_pair._Data(T, y, q, np.full(5, known), structure, floor_prior, noise_prior)
+    host = rng.uniform(0.0, 1.0, (3, 5))
+    data = one_pair._Data(T, y, host, q, np.full(5, known), structure, floor_prior, noise_prior)
     x, found = one_pair._grid(data, (np.full(3, 0.5), np.full(3, 2.0)), 11)
     floor = np.exp(x) if structure.positive else x
-    step = structure.step_ms(T[:, None], floor[..., None], q[:, None, None])[:, :, None]
+    step = structure.step_ms(T[:, None], floor[..., None] + host[:, None], q[:, None, None])[:, :, None]
     variance = variance_ms2(step, np.exp(data.noises)[:, None, :, None], known_sd_ms=known)
     wanted = log_density(y[:, None, None], step, variance).sum(-1)
     wanted += stats.norm(*floor_prior).logpdf(x)[..., None] + stats.norm(*noise_prior).logpdf(data.noises)[:, None]
@@ -135,6 +136,8 @@ def test_explanations_of_a_family() -> None:
         sku,
         {"whole": rng.uniform(3.0, 8.0, 5)},
         {"whole": ("whole",)},
+        np.array([1.0, 4.0, 16.0, 1.0, 16.0]),
+        np.array([512.0, 512.0, 2048.0, 512.0, 2048.0]),
     )
     z, wanted = np.linspace(-4.0, 6.0, 61), []
     for one, share in product(z, SMOOTH):  # a share of the leftover is smooth, so that it is common to cells

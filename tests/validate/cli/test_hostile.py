@@ -337,7 +337,8 @@ def test_odd_measurements_get_a_verdict(shell: Shell, few: Path, key: str) -> No
     data = json.loads(said.out)
     assert 0 <= min(data["probabilities"].values()) <= max(data["probabilities"].values()) <= 1
     if key == "one row":
-        assert data["verdict"] == "undecided"
+        assert data["verdict"] == "does not hold"  # far off, whatever the cause
+        assert data["cause"].startswith("cannot tell")
 
 
 # ---- GPUs ---------------------------------------------------------------------------------------------------------
@@ -412,7 +413,7 @@ def claimed(shape: str) -> bytes:
 
 BROKEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "pickled": lambda a: {"floor_ms": np.array([object()], dtype=object)},
-    "another version": lambda a: {"version": np.array(2)},
+    "another version": lambda a: {"version": np.array(3)},
     "weights of nan": lambda a: {"weight": a["weight"] * np.nan},
     "negative weights": lambda a: {"weight": -a["weight"]},
     "no floors": lambda a: {"floor_ms": a["floor_ms"] * np.nan},

@@ -32,7 +32,7 @@ PASSED = (Attempt(1000, 1000, 4, 1, 0.95, GOOD, ()),)
 WHY = "the fit failed its gate after 3 attempts: R-hat 1.034 of eta_bw > 1.01"
 FAILED = (Attempt(4000, 4000, 4, 1, 0.995, replace(GOOD, rhat=1.034), ("R-hat 1.034 of eta_bw > 1.01",)),) * 3
 PRIMARY, JOINT, HEADS_CUT = "plain roof, cut", "plain roof, joint", "query-head limb, cut"
-CLASSES = "plain roof, joint, floor per (gpu, class), added"
+CLASSES = "plain roof, joint, floor per (gpu, class) + per sequence, added"
 
 
 @pytest.fixture(scope="module")

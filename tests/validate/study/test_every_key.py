@@ -68,6 +68,7 @@ OTHER = {
     "efficiency.preset": ["query heads", "per gpu", "latency"],
     "efficiency.treatment": ["joint"],
     "efficiency.experts": ["distinct", "balanced"],
+    "efficiency.priors": ["wide"],
     "floor.shared_by": ["gpu, class", "gpu", "none", "gpu, launches", "gpu, kernel latency"],
     "floor.combine": ["added, H >= 0", "overlapped", "max"],
     "floor.combine_of": [[["tiny ones", "added"]]],
@@ -196,6 +197,7 @@ def test_no_key_is_accepted_and_ignored(outcome, key, value):
 IMPUTED_REFUSES = (
     ("efficiency.preset", "query heads"),
     ("efficiency.treatment", "joint"),
+    ("efficiency.priors", "wide"),
     ("floor.shared_by", "gpu, class"),
     ("floor.combine", "added, H >= 0"),
     ("floor.terms", ["sequence"]),

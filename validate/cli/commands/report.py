@@ -13,7 +13,6 @@ from rooffloor.validate.cli import options as shared
 from rooffloor.validate.cli.options import add, path
 from rooffloor.validate.cli.streams import Stages, show
 from rooffloor.validate.common.errors import DONE, GateError, TaskError
-from rooffloor.validate.common.runner import beside, one_thread
 
 if TYPE_CHECKING:
     from rooffloor.validate.comparison.comparison import Comparison
@@ -36,6 +35,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from rooffloor.validate.common.runner import one_thread
+
     study = shared.study_of(options)
     folder = options.out or Path("reports") / study.name
     shared.check_folder(options, folder, FILES)
@@ -75,6 +76,8 @@ class _Comparison:
 
     def begin(self) -> None:
         """Start, if that can be beside the fits and has not been done."""
+        from rooffloor.validate.common.runner import beside
+
         options = self._options
         few = (os.cpu_count() or 1) <= FEW_CORES
         alone = options.jobs is not None or options.dask is not None or options.full or not few

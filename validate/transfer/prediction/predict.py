@@ -482,6 +482,7 @@ def _gpu(given: Gpu, calibration: Calibration) -> GpuSpec:
 
 def _calibration(p: Calibration) -> dict[str, Any]:
     """What a prediction says of its calibration, as JSON."""
+    seen = {f.name: ends for f in fields(p.domain) if (ends := getattr(p.domain, f.name)) is not None}
     return {
         "study": p.source,
         "label": p.label,
@@ -493,5 +494,5 @@ def _calibration(p: Calibration) -> dict[str, Any]:
         "experts": p.experts,
         "floors": p.combine,
         "draws": len(p.weight),
-        "domain": {f.name: [int(end) for end in getattr(p.domain, f.name)] for f in fields(p.domain)},
+        "domain": {name: [float(f"{end:g}") if end % 1 else int(end) for end in ends] for name, ends in seen.items()},
     }
