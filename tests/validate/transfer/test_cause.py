@@ -90,9 +90,7 @@ def test_planted_truths_are_found(truth: dict[str, Any], verdict: str):
         assert found.probabilities[verdict] >= MARGINS.probability
         named = (found.data["overall"]["mechanism"] or {}).get("name")
         assert named in ({"whole", None} if verdict == tr.MISMATCH else {None})  # never another one
-        assert (
-            named == "whole" or verdict != tr.MISMATCH or len(truth) > 1
-        )  # nor kept back
+        assert named == "whole" or verdict != tr.MISMATCH or len(truth) > 1  # nor kept back
 
 
 def test_where_nothing_differs_no_cause_is_named():
