@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.models.roof.kernels import Floats, checked_axes
+from rooffloor.models.roof.blocks import Floats, checked_axes
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.gpus import resolve as resolve_gpu
 from rooffloor.models.specs.shapes import BYTES_PER_VALUE, ModelShapes

@@ -3,18 +3,19 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rooffloor.models.roof.blocks import Floats, checked_axes
+from rooffloor.models.roof.spills import spilled_bytes
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.gpus import resolve as resolve_gpu
 from rooffloor.models.specs.shapes import BYTES_PER_VALUE, ModelShapes
 from rooffloor.models.specs.shapes import resolve as resolve_shapes
 
-type Floats = NDArray[np.float64]
 type Experts = Literal["active", "distinct", "balanced"]
 
 KERNELS: tuple[str, ...] = (
@@ -80,6 +81,36 @@ class PeakTimes:
     launches: Any
 
 
+class Counts(NamedTuple):
+    """What one kernel has to do in a step: the fields of `Work` without the kernel axis, arrays [...] or numbers."""
+
+    flops: Any = 0.0
+    bytes: Any = 0.0
+    kv_bytes: Any = 0.0
+    kv_token_bytes: Any = 0.0
+    query_bytes: Any = 0.0
+    floor_bytes: Any = 0.0
+    occupancy: Any = 1.0
+    launches: Any = 0.0
+
+    def unavoidable(self) -> "Counts":
+        """Only the bytes that no implementation avoids."""
+        return Counts(bytes=self.floor_bytes)
+
+
+def peak_times(counts: "Counts | Work", peak_flops: Any, bandwidth: Any) -> PeakTimes:
+    """The times of counts at peak rates (FLOP/s, bytes/s)."""
+    idle = isinstance(counts.flops, float) and counts.flops == 0.0
+    return PeakTimes(
+        0.0 if idle else counts.flops / (peak_flops * counts.occupancy) * 1e3,
+        counts.bytes / bandwidth * 1e3,
+        counts.kv_bytes / bandwidth * 1e3,
+        counts.kv_token_bytes / bandwidth * 1e3,
+        counts.query_bytes / bandwidth * 1e3,
+        counts.launches,
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Work:
     """What one decode step has to do, and the rates of the hardware that does it.
@@ -121,15 +152,7 @@ class Work:
     @functools.cached_property
     def peak_times(self) -> PeakTimes:
         """The times at peak rates (computed once)."""
-        peak, bandwidth = self.peak_flops[..., None], self.bandwidth[..., None]
-        return PeakTimes(
-            self.flops / (peak * self.occupancy) * 1e3,
-            self.bytes / bandwidth * 1e3,
-            self.kv_bytes / bandwidth * 1e3,
-            self.kv_token_bytes / bandwidth * 1e3,
-            self.query_bytes / bandwidth * 1e3,
-            self.launches,
-        )
+        return peak_times(self, self.peak_flops[..., None], self.bandwidth[..., None])
 
     @functools.cached_property
     def kernel_peak_times(self) -> tuple[PeakTimes, ...]:
@@ -203,27 +226,6 @@ def mean_over_layers(shapes: ModelShapes, whole: Floats, windowed: Floats) -> Fl
     return ((shapes.layers - inside) * whole + inside * windowed) / shapes.layers
 
 
-def checked_axes(
-    batch: ArrayLike, context: ArrayLike, *, least: float = 0.0, label: str = "context"
-) -> tuple[Floats, Floats]:
-    """Batch (from 1) and context (from `least`) as float arrays of one shape.
-
-    Raises
-    ------
-    ValueError
-        A value is no finite number in its range, or the shapes do not broadcast.
-    """
-    try:
-        tokens, cached = np.broadcast_arrays(np.asarray(batch, dtype=float), np.asarray(context, dtype=float))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"batch and {label} must be numbers of shapes that broadcast ({error})") from error
-    for name, values, lowest in (("batch", tokens, 1.0), (label, cached, least)):
-        wrong = ~((values >= lowest) & np.isfinite(values))
-        if wrong.any():
-            raise ValueError(f"{name} must be a finite number from {lowest:g}, got {values[wrong].flat[0]:g}")
-    return tokens, cached
-
-
 def decode_work(
     shapes: str | ModelShapes, batch: ArrayLike, context: ArrayLike, *, gpu: str | GpuSpec, experts: Experts = "active"
 ) -> Work:
@@ -288,51 +290,72 @@ def decode_work(
     """
     shapes, gpu = resolve_shapes(shapes), resolve_gpu(gpu)
     tokens, cached = checked_axes(batch, context)
-    window = shapes.sliding_window
-    attended = mean_over_layers(shapes, cached, np.minimum(cached, window)) if window else cached
-    streamed = experts_streamed(shapes, tokens, experts)
-    hidden = shapes.hidden
-    spilled = _spilled_bytes(shapes, tokens, gpu.l2_bytes)
+    counts = step_counts(shapes, tokens, gpu, experts)
+    counts["attention"] = with_cache(counts["attention"], shapes, tokens, cached)
+    by_kernel = {name: np.empty((*tokens.shape, len(KERNELS))) for name in Counts._fields}
+    for name, array in by_kernel.items():
+        for k, kernel in enumerate(KERNELS):
+            array[..., k] = getattr(counts[kernel], name)
+    rates = {"peak_flops": np.full(tokens.shape, gpu.peak_flops), "bandwidth": np.full(tokens.shape, gpu.bandwidth)}
+    return Work(**by_kernel, tokens=tokens, context=cached, **rates)
 
-    zero, one = np.zeros(tokens.shape), np.ones(tokens.shape)
-    flops, traffic, floor = (dict.fromkeys(KERNELS, zero) for _ in range(3))
-    occupancy = dict.fromkeys(KERNELS, _occupancy(tokens))
-    small = shapes.small_weights
-    for kernel, weights in shapes.linear_weights.items():
-        routed = shapes.is_moe and kernel in ("gate_up", "down")
-        copies = streamed if routed else one
-        flops[kernel] = 2.0 * tokens * weights * (shapes.top_k if routed else 1)
-        floor[kernel] = copies * (weights * BYTES_PER_VALUE)
-        traffic[kernel] = floor[kernel] + copies * (small.get(kernel, 0) * BYTES_PER_VALUE)
-        if routed and experts != "active":
-            occupancy[kernel] = _occupancy(tokens * shapes.top_k / streamed)
-    traffic["norms"] = one * (small["norms"] * BYTES_PER_VALUE)
-    traffic["embedding"] = tokens * (hidden * (2 if shapes.learned_positions else 1) * BYTES_PER_VALUE)
-    traffic["kv_write"] = tokens * shapes.kv_bytes_per_token
+
+def step_counts(shapes: ModelShapes, tokens: Floats, gpu: GpuSpec, experts: Experts) -> dict[str, Counts]:
+    """What each kernel has to do for `tokens` [...], in the order of `KERNELS`; attention without its cache read.
+
+    Nothing here depends on the context. See `decode_work`.
+    """
+    streamed = experts_streamed(shapes, tokens, experts)
+    spilled, launches = spilled_bytes(shapes, tokens, gpu.l2_bytes), _launches(shapes)
+    small, tiles = shapes.small_weights, _occupancy(tokens)
+    hidden, layers = shapes.hidden, shapes.layers
+    traffic: dict[str, Any] = {
+        "embedding": tokens * (hidden * (2 if shapes.learned_positions else 1) * BYTES_PER_VALUE),
+        "norms": float(small["norms"] * BYTES_PER_VALUE),
+        "kv_write": tokens * shapes.kv_bytes_per_token,
+        "attention": float(small["attention"] * BYTES_PER_VALUE),
+    }
     if shapes.is_moe:
         traffic["dispatch"] = tokens * (2 * (shapes.top_k + 1) * hidden * shapes.moe_layers * BYTES_PER_VALUE)
-    traffic["attention"] = one * (small["attention"] * BYTES_PER_VALUE)
-    for kernel, spill in spilled.items():
-        traffic[kernel] = traffic[kernel] + spill
+    products: dict[str, dict[str, Any]] = {}
+    for kernel, weights in shapes.linear_weights.items():
+        routed = shapes.is_moe and kernel in ("gate_up", "down")
+        copies = streamed if routed else 1.0
+        products[kernel] = {
+            "flops": 2.0 * tokens * weights * (shapes.top_k if routed else 1) if weights else 0.0,
+            "floor_bytes": copies * (weights * BYTES_PER_VALUE),
+        }
+        traffic[kernel] = products[kernel]["floor_bytes"] + copies * (small.get(kernel, 0) * BYTES_PER_VALUE)
+        if routed and experts != "active":
+            products[kernel]["occupancy"] = _occupancy(tokens * shapes.top_k / streamed)
+    products["attention"] = {"occupancy": _occupancy(shapes.heads * layers / shapes.kv_heads_summed)}
+    return {
+        kernel: Counts(
+            bytes=traffic.get(kernel, 0.0) + spilled.get(kernel, 0.0),
+            launches=float(launches[kernel]),
+            **{"occupancy": tiles} | products.get(kernel, {}),
+        )
+        for kernel in KERNELS
+    }
 
-    flops["attention"] = tokens * attended * float(shapes.decode_attention_flops)
-    occupancy["attention"] = _occupancy(one * (shapes.heads * shapes.layers / shapes.kv_heads_summed))
-    kv_token = tokens * shapes.kv_bytes_per_token
-    floor["attention"] = kv_token * attended
-    nothing, launches = dict.fromkeys(KERNELS, zero), _launches(shapes)
-    return Work(
-        flops=_stack(flops),
-        bytes=_stack(traffic),
-        kv_bytes=_stack(nothing | {"attention": floor["attention"]}),
-        kv_token_bytes=_stack(nothing | {"attention": kv_token}),
-        query_bytes=_stack(nothing | {"attention": tokens * attended * shapes.query_head_bytes}),
-        floor_bytes=_stack(floor),
-        occupancy=_stack(occupancy),
-        launches=_stack({kernel: one * launches.get(kernel, 0) for kernel in KERNELS}),
-        tokens=tokens,
-        context=cached,
-        peak_flops=one * gpu.peak_flops,
-        bandwidth=one * gpu.bandwidth,
+
+def with_cache(
+    attention: Counts, shapes: ModelShapes, tokens: Any, cached: Any, *, per_query_head: bool = True
+) -> Counts:
+    """The counts of attention over `cached` tokens of each of `tokens` sequences, arrays [...] or numbers.
+
+    `per_query_head`: with `query_bytes`.
+    """
+    window = shapes.sliding_window
+    attended = mean_over_layers(shapes, cached, np.minimum(cached, window)) if window else cached
+    pairs, kv_token = tokens * attended, tokens * shapes.kv_bytes_per_token
+    kv = kv_token * attended
+    return attention._replace(
+        flops=pairs * float(shapes.decode_attention_flops),
+        kv_bytes=kv,
+        kv_token_bytes=kv_token,
+        query_bytes=pairs * shapes.query_head_bytes if per_query_head else 0.0,
+        floor_bytes=kv,
     )
 
 
@@ -382,12 +405,7 @@ def stack_work(
     return Work(**stacked)
 
 
-def _stack(columns: Mapping[str, Floats]) -> Floats:
-    """Columns by kernel -> [..., kernel] in the order of KERNELS."""
-    return np.stack([columns[kernel] for kernel in KERNELS], axis=-1)
-
-
-def _occupancy(rows: Floats) -> Floats:
+def _occupancy(rows: Any) -> Any:
     """Rows (of several products: their mean) over the rows of the tiles that hold them, M / (64 ceil(M / 64))."""
     return rows / (_TILE_ROWS * np.ceil(rows / _TILE_ROWS))
 
@@ -414,60 +432,3 @@ def _launches(shapes: ModelShapes) -> dict[str, int]:
         "shared_down": always,
         "lm_head": 1,
     }
-
-
-def _spilled_bytes(shapes: ModelShapes, tokens: Floats, l2_bytes: float) -> dict[str, Floats]:
-    """DRAM bytes of the activation tensors larger than L2, by kernel.
-
-    Each kernel reads and writes tensors of `rows` x `width` values; those that fit into L2 cost nothing. The
-    gather and scatter of `dispatch` are counted in full elsewhere. A norm reads the residual and the branch
-    and writes both.
-    """
-    routed = tokens * max(shapes.top_k, 1)
-    layers, moe, dense = shapes.layers, shapes.moe_layers, shapes.dense_layers
-    mlps = moe if shapes.is_moe else layers
-    hidden, width = shapes.hidden, shapes.expert_width if shapes.is_moe else shapes.intermediate
-    up, shared, inner = (2 if shapes.gated_mlp else 1), shapes.shared_width, shapes.intermediate
-    qkv, rotated, attention = _attention_tensors(shapes)
-    tensors: list[tuple[str, int, Floats, tuple[int, ...]]] = [
-        ("embedding", 1, tokens, (hidden,)),
-        ("norms", shapes.norms_per_layer * layers + 1, tokens, (hidden,) * 4),
-        ("qkv", layers, tokens, qkv),
-        ("rope", layers * shapes.rotary, tokens, (rotated, rotated)),
-        ("attention", layers, tokens, attention),
-        ("attn_out", layers, tokens, (shapes.value_width, hidden)),
-        ("gate_up", mlps, routed, (hidden, up * width)),
-        ("activation", mlps, routed, (up * width, width)),
-        ("down", mlps, routed, (width, hidden)),
-        ("lm_head", 1, tokens, (hidden, shapes.vocab)),
-    ]
-    for times, visited in ((moe * (shared > 0), shared), (dense, inner)):
-        tensors += [
-            ("shared_gate_up", times, tokens, (hidden, up * visited)),
-            ("activation", times, tokens, (up * visited, visited)),
-            ("shared_down", times, tokens, (visited, hidden)),
-        ]
-    spilled: dict[str, Floats] = {}
-    for kernel, times, rows, widths in tensors:
-        for values in widths if times else ():
-            size = rows * (values * BYTES_PER_VALUE)
-            spill = np.where(size > l2_bytes, times * size, 0.0)
-            spilled[kernel] = spilled.get(kernel, 0.0) + spill
-    return spilled
-
-
-def _attention_tensors(shapes: ModelShapes) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """Widths of the activations that the kernels `qkv`, `rope` and `attention` read and write, one layer.
-
-    With a latent, `qkv` also turns queries into the latent's space, and attention's outputs out of it.
-    """
-    query = shapes.heads * shapes.head_dim
-    cached = shapes.cache_width // shapes.layers
-    if not shapes.is_mla:
-        return (shapes.hidden, query + cached), query + cached, (query, query)
-    latent, rope = shapes.kv_lora_rank, shapes.qk_rope_head_dim
-    ranks = (shapes.q_lora_rank, shapes.q_lora_rank) if shapes.q_lora_rank else ()
-    absorbed = (shapes.heads * shapes.qk_nope_head_dim, shapes.heads * latent)
-    outwards = (shapes.heads * latent, shapes.value_width)
-    qkv = (shapes.hidden, cached, *ranks, query, *absorbed, *outwards)
-    return qkv, (shapes.heads + 1) * rope, (shapes.heads * (latent + rope), shapes.heads * latent)

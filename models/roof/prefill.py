@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rooffloor.models.roof.kernels import Floats, checked_axes, experts_streamed, mean_over_layers
+from rooffloor.models.roof.blocks import Floats, checked_axes
+from rooffloor.models.roof.kernels import experts_streamed, mean_over_layers
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.gpus import resolve as resolve_gpu
 from rooffloor.models.specs.shapes import BYTES_PER_VALUE, ModelShapes

@@ -1,18 +1,39 @@
 """The roofline: efficiency constants turn work into kernel times and T_gpu, in NumPy and PyTensor alike."""
 
+import functools
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rooffloor.models.roof.kernels import KERNELS, Experts, Floats, PeakTimes, Work, decode_work
+from rooffloor.models.roof.blocks import by_block, checked
+from rooffloor.models.roof.kernels import (
+    KERNELS,
+    Counts,
+    Experts,
+    Floats,
+    PeakTimes,
+    Work,
+    decode_work,
+    peak_times,
+    step_counts,
+    with_cache,
+)
 from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.gpus import resolve as resolve_gpu
 from rooffloor.models.specs.shapes import ModelShapes
+from rooffloor.models.specs.shapes import resolve as resolve_shapes
 
 CONSTANTS: tuple[str, ...] = ("eta_tc", "eta_bw", "eta_fa", "l_half", "latency_ms", "rho_q")
 """Names of the efficiency constants, in the order of the fields of `Efficiency`."""
+
+_ATTENTION = KERNELS.index("attention")
+_LARGEST_TABLE = 16384
+"""Whole batches up to here are looked up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +95,18 @@ class Efficiency:
                 raise ValueError(f"{name} must be {expected}, got {array[~good].flat[0]:g}")
 
     @classmethod
+    @functools.cache
     def peak(cls) -> "Efficiency":
         """Peak rates: all eta 1, no latency, no extension."""
         return cls()
+
+    @functools.cached_property
+    def numbers(self) -> tuple[float | None, ...] | None:
+        """The constants, in the order of `CONSTANTS`, where each is one number; else None."""
+        values = [getattr(self, name) for name in CONSTANTS]
+        if any(np.ndim(value) or hasattr(value, "owner") for value in values):
+            return None
+        return tuple(None if value is None else float(value) for value in values)
 
 
 def _constants(efficiency: Efficiency, kernel_axis: bool) -> SimpleNamespace:
@@ -138,17 +168,98 @@ def total_ms(kernel_ms: Any) -> Any:
     return total
 
 
-def work_ms(work: Work, efficiency: Efficiency) -> Floats:
-    """T_gpu [...] of work that is already counted, ms: `total_ms(combine(work, efficiency))` to the last bit.
+def work_ms(work: Work, efficiency: Efficiency, xp: ModuleType | Any = np) -> Any:
+    """T_gpu [...] of work that is already counted, ms: `total_ms(combine(work, efficiency, xp))` to the last bit.
 
-    Sums kernel by kernel without an array [..., kernel]: several times faster with many chains.
+    Sums kernel by kernel without an array [..., kernel]: several times faster with many chains. `xp` is numpy or
+    pytensor.tensor, the latter for constants that are PyTensor variables.
     """
     constants = _constants(efficiency, kernel_axis=False)
-    first, *others = work.kernel_peak_times
-    total = _kernel_ms(first, constants, np)
-    for times in others:
-        total = total + _kernel_ms(times, constants, np)
-    return total
+    return functools.reduce(operator.add, (_kernel_ms(times, constants, xp) for times in work.kernel_peak_times))
+
+
+class _Step(NamedTuple):
+    """What the time of a step depends on beside cell and constants; `unavoidable`: that of its bytes floor."""
+
+    shapes: ModelShapes
+    gpu: GpuSpec
+    experts: Experts
+    unavoidable: bool = False
+
+    def kernel_ms(self, counts: Counts, c: SimpleNamespace) -> Any:
+        """Time of one kernel, [...]."""
+        counts = counts.unavoidable() if self.unavoidable else counts
+        return _kernel_ms(peak_times(counts, self.gpu.peak_flops, self.gpu.bandwidth), c, np)
+
+    def columns(self, tokens: Any, c: SimpleNamespace) -> "_Columns":
+        """What the context leaves alone, for `tokens` [...]."""
+        counts = step_counts(self.shapes, tokens, self.gpu, self.experts)
+        times = [self.kernel_ms(own, c) for own in counts.values()]
+        after = tuple(ms for ms in times[_ATTENTION + 1 :] if np.any(ms))
+        return _Columns(counts["attention"], functools.reduce(operator.add, times[:_ATTENTION]), after)
+
+    def total_ms(self, columns: "_Columns", rows: Any, tokens: Any, cached: Any, c: SimpleNamespace) -> Any:
+        """The kernels [...] in the order of `KERNELS`, as `total_ms` adds them, from these rows of the columns."""
+        attention = columns.attention._replace(bytes=_rows(columns.attention.bytes, rows))
+        attention = with_cache(attention, self.shapes, tokens, cached, per_query_head=c.rho_q is not None)
+        total = _rows(columns.before, rows) + self.kernel_ms(attention, c)
+        for ms in columns.after:
+            total += _rows(ms, rows)
+        return total
+
+
+class _Columns(NamedTuple):
+    """A step without its cache read, by batch [...]: attention, the time before it, that of each kernel after it."""
+
+    attention: Counts
+    before: Any
+    after: tuple[Any, ...]
+
+
+def _rows(values: Any, index: Any) -> Any:
+    return values[index] if isinstance(values, np.ndarray) else values
+
+
+def _named(constants: Iterable[Any]) -> SimpleNamespace:
+    return SimpleNamespace(**dict(zip(CONSTANTS, constants, strict=True)))
+
+
+@functools.lru_cache(maxsize=32)
+def _table(step: _Step, numbers: tuple[float | None, ...], rows: int) -> tuple[_Columns, SimpleNamespace]:
+    """The columns of batches 1 to `rows`, and the constants by name."""
+    c = _named(numbers)
+    return step.columns(np.arange(1.0, rows + 1), c), c
+
+
+def _step_ms(step: _Step, batch: ArrayLike, context: ArrayLike, efficiency: Efficiency) -> Floats:
+    """The time of a step at cells [...], ms: to the last bit `total_ms` of its kernels, without an array of them.
+
+    Cells are taken block by block. Where the constants are numbers, whole batches are looked up in a table of what
+    the context leaves alone.
+    """
+    tokens, cached = checked(batch, context)
+    if efficiency.numbers is None:
+        constants = [np.asarray(np.nan if c is None else c) for c in (getattr(efficiency, name) for name in CONSTANTS)]
+
+        def direct(tokens: Any, cached: Any, *arrays: Any) -> Any:
+            c = _named(arrays)
+            c.rho_q = None if efficiency.rho_q is None else c.rho_q
+            return step.total_ms(step.columns(tokens, c), (), tokens, cached, c)
+
+        return by_block(direct, tokens, cached, *constants)
+
+    largest = int(tokens.max(initial=1.0) if tokens.ndim else tokens) - 1
+    rows = min(1 << largest.bit_length(), _LARGEST_TABLE)
+    table, c = _table(step, efficiency.numbers, rows)
+
+    def looked_up(tokens: Any, cached: Any) -> Any:
+        if largest < rows or tokens.max() <= rows:
+            index = tokens.astype(np.intp)
+            if (index == tokens).all():
+                return step.total_ms(table, index - 1, tokens, cached, c)
+        return step.total_ms(step.columns(tokens, c), (), tokens, cached, c)
+
+    return by_block(looked_up, tokens, cached)
 
 
 def gpu_ms(
@@ -186,8 +297,9 @@ def gpu_ms(
     >>> gpu_ms("Llama-3.1-8B", "H100", [1, 16], 2048).round(2)
     array([4.56, 5.76])
     """
-    work = decode_work(shapes, batch, context, gpu=gpu, experts=experts)
-    return work_ms(work, efficiency or Efficiency.peak())
+    return _step_ms(
+        _Step(resolve_shapes(shapes), resolve_gpu(gpu), experts), batch, context, efficiency or Efficiency.peak()
+    )
 
 
 def breakdown_ms(
@@ -228,7 +340,8 @@ def bytes_floor_ms(
     >>> round(float(bytes_floor_ms("Llama-3.1-8B", "H100", 1, 0)), 2)
     4.48
     """
-    return work_floor_ms(decode_work(shapes, batch, context, gpu=gpu, experts=experts))
+    step = _Step(resolve_shapes(shapes), resolve_gpu(gpu), experts, unavoidable=True)
+    return _step_ms(step, batch, context, Efficiency.peak())
 
 
 def gradient_ms(work: Work, efficiency: Efficiency) -> dict[str, Floats]:

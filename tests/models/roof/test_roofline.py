@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -164,8 +165,10 @@ def test_pytensor_takes_numpy_work_and_constants_per_cell():
     eta = pt.dvector("eta")
     step = total_ms(combine(work, Efficiency(eta_bw=eta), pt))
     values = np.linspace(0.5, 1, 40)
-    got = step.eval({eta: values}, mode="FAST_COMPILE")
-    np.testing.assert_allclose(got, work_ms(work, Efficiency(eta_bw=values)), rtol=1e-12)
+    by_kernel = work_ms(work, Efficiency(eta_bw=eta), pt)
+    for symbol in (step, by_kernel):
+        got = symbol.eval({eta: values}, mode="FAST_COMPILE")
+        np.testing.assert_allclose(got, work_ms(work, Efficiency(eta_bw=values)), rtol=1e-12)
 
 
 # --- properties
@@ -262,6 +265,72 @@ def test_the_floor_of_stacked_work():
         for m, g, b, c in zip(cells.model, cells.gpu, cells.batch, cells.context, strict=True)
     ]
     np.testing.assert_array_equal(floor, alone)
+
+
+# --- many cells, block by block
+
+MANY = 20_000
+"""Several blocks of cells, the last one not full."""
+
+
+def many_cells(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    batch = {
+        "whole": rng.integers(1, 300, MANY),
+        "whole float32": rng.integers(1, 300, MANY).astype(np.float32),
+        "fractions": rng.uniform(1, 300, MANY),
+        "beyond the table": rng.integers(1, 30_000, MANY),
+        "grid": rng.integers(1, 300, 200)[:, None],
+    }[kind]
+    return batch, rng.integers(0, 10**5, 100 if kind == "grid" else MANY)
+
+
+@pytest.mark.parametrize("kind", ["whole", "whole float32", "fractions", "beyond the table", "grid"])
+@pytest.mark.parametrize("experts", EXPERTS)
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "Qwen1.5-MoE-A2.7B", "Mistral-7B-v0.1"])
+def test_blocks_agree_with_the_sum_of_all_kernels_bit_for_bit(model, kind, experts):
+    batch, context = many_cells(kind)
+    work = decode_work(model, batch, context, gpu="A100-40GB", experts=experts)
+    for efficiency in (Efficiency.peak(), Efficiency(0.1, 0.8, 0.7, 60.0, 0.004, 0.8)):
+        step = gpu_ms(model, "A100-40GB", batch, context, efficiency, experts)
+        np.testing.assert_array_equal(step, total_ms(combine(work, efficiency)))
+        assert np.all(step >= bytes_floor_ms(model, "A100-40GB", batch, context, experts))
+    np.testing.assert_array_equal(bytes_floor_ms(model, "A100-40GB", batch, context, experts), work_floor_ms(work))
+
+
+@pytest.mark.parametrize("name", ["eta_tc", "eta_bw", "eta_fa", "l_half", "latency_ms", "rho_q"])
+def test_blocks_take_constants_per_cell_and_chain(name):
+    batch, context = many_cells("whole")
+    for values in (np.linspace(0.01, 1, MANY), np.array([[0.3], [0.4], [1.0]]), np.array(0.7)):
+        efficiency = Efficiency(**{name: values})
+        step = gpu_ms("Qwen1.5-MoE-A2.7B", "H100", batch, context, efficiency)
+        work = decode_work("Qwen1.5-MoE-A2.7B", batch, context, gpu="H100")
+        np.testing.assert_array_equal(step, total_ms(combine(work, efficiency)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(models, skus, st.integers(1, 5000) | st.floats(1, 5000), contexts, efficiencies, experts_choices)
+def test_one_cell_is_that_of_an_array(model, gpu, batch, context, efficiency, experts):
+    alone = gpu_ms(model, gpu, batch, context, efficiency, experts)
+    among = gpu_ms(model, gpu, [1, batch, 7.5], [0, context, 10], efficiency, experts)
+    assert alone == among[1] == work_ms(decode_work(model, batch, context, gpu=gpu, experts=experts), efficiency)
+
+
+@pytest.mark.parametrize("function", [gpu_ms, bytes_floor_ms])
+def test_arrays_of_cells_need_little_memory_beyond_the_result(function):
+    batch, context = np.arange(1, 1001)[:, None], np.arange(2000)
+    function("Qwen1.5-MoE-A2.7B", "H100", batch, context[:10])
+    tracemalloc.start()
+    step = function("Qwen1.5-MoE-A2.7B", "H100", batch, context)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert step.shape == (1000, 2000)
+    assert peak - step.nbytes < step.nbytes / 8
+
+
+def test_no_cells():
+    for batch in ([], np.ones((0, 1))):
+        assert gpu_ms("Llama-3.1-8B", "H100", batch, [[3.0]]).size == 0
 
 
 # --- gradients
