@@ -1,4 +1,4 @@
-"""Seconds of compiling and refitting with `inference.sampling`, and of the same fits by PyMC's NUTS, side by side."""
+"""What the roof of many cells costs, and compiling and refitting a model, side by side with plainer ways."""
 
 import argparse
 import os
@@ -20,8 +20,8 @@ from rooffloor.models.inference.gate import diagnose
 from rooffloor.models.inference.sampling import compile_model
 from rooffloor.models.inference.step_model import pymc_model
 from rooffloor.models.inference.steps import StepModel
-from rooffloor.models.roof.kernels import Work, stack_work
-from rooffloor.models.roof.roofline import Efficiency, work_ms
+from rooffloor.models.roof.kernels import Experts, Work, decode_work, stack_work
+from rooffloor.models.roof.roofline import Efficiency, combine, gpu_ms, total_ms, work_ms
 from rooffloor.models.specs.cells import Cells
 from rooffloor.models.specs.classes import default_class
 from rooffloor.validate.common.files import write_json
@@ -30,6 +30,7 @@ STRUCTURES: Mapping[str, FloorStructure] = {
     "default": FloorStructure("gpu, class", "added"),
     "overlapped": FloorStructure("gpu", "overlapped"),
 }
+ROOFS: Sequence[tuple[str, Experts]] = (("Llama-3.1-8B", "active"), ("Qwen1.5-MoE-A2.7B", "distinct"))
 MODELS = ("Llama-3.1-8B", "Qwen2.5-7B", "Llama-3.2-1B", "Qwen1.5-MoE-A2.7B")
 GPUS = ("H100", "H200", "A100-40GB")
 GRID = tuple((b, c) for b in (1, 2, 4, 8, 16) for c in (512, 2048, 8192))
@@ -92,6 +93,53 @@ class Timing:
     def record(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self) | {"refit": self.refit, "ratios": self.ratios}
+
+
+@dataclass(frozen=True)
+class RoofTiming:
+    """T_gpu of random cells, millions of cells a second on one core, best of three runs.
+
+    Attributes
+    ----------
+    blocks : float
+        `gpu_ms` of all cells.
+    kernels : float
+        The sum over an array [cell, kernel] of the same cells.
+    loop : float
+        `gpu_ms` of one cell after another.
+    """
+
+    model: str
+    experts: Experts
+    cells: int
+    blocks: float
+    kernels: float
+    loop: float
+
+    def __str__(self) -> str:
+        return (
+            f"T_gpu of {self.cells:,} cells, {self.model}, experts {self.experts}: {self.blocks:.1f} M cells a second, "
+            f"{self.blocks / self.kernels:.0f} times [cell, kernel] ({self.kernels:.2f} M), "
+            f"{self.blocks / self.loop:.0f} times a loop ({1 / self.loop:.1f} us a cell)"
+        )
+
+
+def roof_timing(model: str, experts: Experts, cells: int, seed: int = 1) -> RoofTiming:
+    """`gpu_ms` on an H100 at batches of 1 to 512 and contexts to 100,000 tokens, and two plainer ways."""
+    rng, few = np.random.default_rng(seed), min(cells, 2000)
+    batch, context = rng.integers(1, 513, cells), rng.integers(0, 100_001, cells)
+
+    def by_kernel() -> Any:
+        return total_ms(combine(decode_work(model, batch, context, gpu="H100", experts=experts), TRUTH))
+
+    def one_by_one() -> Any:
+        return [gpu_ms(model, "H100", b, c, TRUTH, experts) for b, c in zip(batch[:few], context[:few], strict=True)]
+
+    def rate(call: Callable[[], Any], count: int) -> float:
+        return count / min(seconds(call)[0] for _ in range(4)) / 1e6
+
+    blocks = rate(partial(gpu_ms, model, "H100", batch, context, TRUTH, experts), cells)
+    return RoofTiming(model, experts, cells, blocks, rate(by_kernel, cells), rate(one_by_one, few))
 
 
 def simulated(structure: FloorStructure, seed: int) -> tuple[Cells, Work]:
@@ -193,6 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python benchmarks/engine.py")
     parser.add_argument("--structures", nargs="+", choices=list(STRUCTURES), default=list(STRUCTURES))
     parser.add_argument("--no-pymc", action="store_true", help="leave PyMC's sampler out (it takes minutes)")
+    parser.add_argument("--no-fits", action="store_true", help="only the roof")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--only-compile", action="store_true", help="print the seconds of one compilation")
     options = parser.parse_args(arguments)
@@ -200,12 +249,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model = model_of(STRUCTURES[options.structures[0]])
         print(seconds(lambda: compile_model(model).fit(seed=1, draws=10, tune=10))[0])
         return
+    roof = []
+    for cells in (1000, 100_000, 1_000_000):
+        for name, experts in ROOFS:
+            roof.append(roof_timing(name, experts, cells))
+            print(roof[-1], flush=True)
     timings = []
-    for name in options.structures:
+    for name in options.structures if not options.no_fits else ():
         timings.append(measure(name, with_pymc=not options.no_pymc))
         print(table(timings[-1:]), flush=True)
     if options.json:
-        record = {"load": os.getloadavg(), "cores": os.cpu_count(), "timings": [t.record() for t in timings]}
+        record = {"load": os.getloadavg(), "cores": os.cpu_count(), "roof": [asdict(t) for t in roof]}
+        record["timings"] = [t.record() for t in timings]
         write_json(options.json, record)
 
 
