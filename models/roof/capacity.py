@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike, NDArray
 from rooffloor.models.roof.blocks import Floats, checked_axes
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.gpus import resolve as resolve_gpu
-from rooffloor.models.specs.shapes import BYTES_PER_VALUE, ModelShapes
+from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.models.specs.shapes import resolve as resolve_shapes
 
 USABLE = 0.95
@@ -34,12 +34,12 @@ def memory_bytes(shapes: str | ModelShapes, batch: ArrayLike, peak_context: Arra
     Notes
     -----
     Layers with a sliding window are taken to keep the whole context, as engines do that give all layers one
-    cache; an engine with a cache per kind of layer keeps the window alone and holds more. 16-bit weights and
-    cache, whatever the `number_format` of the checkpoint.
+    cache; an engine with a cache per kind of layer keeps the window alone and holds more. Weights and cache in
+    their `formats`.
     """
     shapes = resolve_shapes(shapes)
     sequences, cached = checked_axes(batch, peak_context)
-    return shapes.parameters * BYTES_PER_VALUE + sequences * cached * shapes.kv_bytes_per_token
+    return shapes.weight_bytes + sequences * cached * shapes.kv_bytes_per_token
 
 
 def fits(shapes: str | ModelShapes, gpu: str | GpuSpec, batch: ArrayLike, peak_context: ArrayLike) -> NDArray[np.bool_]:

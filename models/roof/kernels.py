@@ -42,6 +42,9 @@ routed experts where there are experts; `shared_gate_up` and `shared_down` are t
 token visits: shared experts, and the MLPs of dense layers.
 """
 
+ROUTED: tuple[str, str] = ("gate_up", "down")
+"""The kernels of the routed experts, where a model has experts."""
+
 GROUPS: dict[str, tuple[str, ...]] = {
     "weights": ("qkv", "attn_out", "router", "gate_up", "down", "shared_gate_up", "shared_down", "lm_head"),
     "kv": ("attention",),
@@ -92,6 +95,7 @@ class Counts(NamedTuple):
     floor_bytes: Any = 0.0
     occupancy: Any = 1.0
     launches: Any = 0.0
+    speed: Any = 1.0
 
     def unavoidable(self) -> "Counts":
         """Only the bytes that no implementation avoids."""
@@ -100,9 +104,10 @@ class Counts(NamedTuple):
 
 def peak_times(counts: "Counts | Work", peak_flops: Any, bandwidth: Any) -> PeakTimes:
     """The times of counts at peak rates (FLOP/s, bytes/s)."""
-    idle = isinstance(counts.flops, float) and counts.flops == 0.0
+    idle, same = (isinstance(v, float) and v == w for v, w in ((counts.flops, 0.0), (counts.speed, 1.0)))
+    rate = peak_flops * counts.occupancy
     return PeakTimes(
-        0.0 if idle else counts.flops / (peak_flops * counts.occupancy) * 1e3,
+        0.0 if idle else counts.flops / (rate if same else rate * counts.speed) * 1e3,
         counts.bytes / bandwidth * 1e3,
         counts.kv_bytes / bandwidth * 1e3,
         counts.kv_token_bytes / bandwidth * 1e3,
@@ -130,6 +135,8 @@ class Work:
     occupancy : float array [..., kernel]
         Rows of the matrix product over the rows of the 64-row tiles that hold them.
     launches : float array [..., kernel]
+    speed : float array [..., kernel]
+        Peak FLOP/s in the number format of the product over the 16-bit peak.
     tokens, context : float arrays [...]
         Tokens in the step (one per sequence); tokens in the cache before it.
     peak_flops, bandwidth : float arrays [...]
@@ -144,6 +151,7 @@ class Work:
     floor_bytes: Floats
     occupancy: Floats
     launches: Floats
+    speed: Floats
     tokens: Floats
     context: Floats
     peak_flops: Floats
@@ -261,12 +269,12 @@ def decode_work(
 
     Notes
     -----
-    With M = batch tokens and 2 bytes a value:
+    With M = batch tokens; activations have 2 bytes a value, weights and cache those of their `formats`:
 
-    - *Matrix product*: 2 M weights FLOPs; bytes = weights + biases. Rows per tile: M. Routed experts: FLOPs of
-      top_k experts a token, bytes of the experts streamed. Each of these is a product of its own, so that rows per
-      tile are those of one of them, M top_k / streamed on average: M of `active` ones, which all tokens share;
-      max(1, M top_k / E) of `balanced` ones.
+    - *Matrix product*: 2 M weights FLOPs at the peak of the product's format (`speed_of`); bytes = weights with their
+      scales + biases. Rows per tile: M. Routed experts: FLOPs of top_k experts a token, bytes of the experts streamed.
+      Each of these is a product of its own, so that rows per tile are those of one of them, M top_k / streamed on
+      average: M of `active` ones, which all tokens share; max(1, M top_k / E) of `balanced` ones.
     - *Attention* over L cached tokens (at most the sliding window, in the layers that have one): 4 M L heads
       head_dim FLOPs a layer; bytes = M L times the cache bytes of a token. Rows per tile: the query heads
       that share a KV head, as in flash decoding (with M rows a batch of 1 would make grouped attention
@@ -307,7 +315,7 @@ def step_counts(shapes: ModelShapes, tokens: Floats, gpu: GpuSpec, experts: Expe
     """
     streamed = experts_streamed(shapes, tokens, experts)
     spilled, launches = spilled_bytes(shapes, tokens, gpu.l2_bytes), _launches(shapes)
-    small, tiles = shapes.small_weights, _occupancy(tokens)
+    small, stored, tiles = shapes.small_weights, shapes.linear_bytes, _occupancy(tokens)
     hidden, layers = shapes.hidden, shapes.layers
     traffic: dict[str, Any] = {
         "embedding": tokens * (hidden * (2 if shapes.learned_positions else 1) * BYTES_PER_VALUE),
@@ -319,11 +327,12 @@ def step_counts(shapes: ModelShapes, tokens: Floats, gpu: GpuSpec, experts: Expe
         traffic["dispatch"] = tokens * (2 * (shapes.top_k + 1) * hidden * shapes.moe_layers * BYTES_PER_VALUE)
     products: dict[str, dict[str, Any]] = {}
     for kernel, weights in shapes.linear_weights.items():
-        routed = shapes.is_moe and kernel in ("gate_up", "down")
+        routed = shapes.is_moe and kernel in ROUTED
         copies = streamed if routed else 1.0
         products[kernel] = {
             "flops": 2.0 * tokens * weights * (shapes.top_k if routed else 1) if weights else 0.0,
-            "floor_bytes": copies * (weights * BYTES_PER_VALUE),
+            "floor_bytes": copies * stored[kernel],
+            "speed": speed_of(shapes, kernel, gpu),
         }
         traffic[kernel] = products[kernel]["floor_bytes"] + copies * (small.get(kernel, 0) * BYTES_PER_VALUE)
         if routed and experts != "active":
@@ -403,6 +412,16 @@ def stack_work(
             for name, array in stacked.items():
                 array[here] = getattr(part, name)
     return Work(**stacked)
+
+
+def speed_of(shapes: ModelShapes, kernel: str, gpu: GpuSpec) -> float:
+    """Peak FLOP/s of a GPU for a kernel's weights over its 16-bit peak.
+
+    A format that the GPU does not multiply is dequantised to 16 bit; of several formats the times add up.
+    """
+    peaks = dict(getattr(gpu, "format_flops", ()))
+    own = [(peaks.get(stored.multiplied_as, gpu.peak_flops), share) for stored, share in shapes.formats.of(kernel)]
+    return own[0][0] / gpu.peak_flops if len(own) == 1 else 1.0 / sum(s * gpu.peak_flops / peak for peak, s in own)
 
 
 def _occupancy(rows: Any) -> Any:

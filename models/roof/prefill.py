@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rooffloor.models.roof.blocks import Floats, checked_axes
-from rooffloor.models.roof.kernels import experts_streamed, mean_over_layers
+from rooffloor.models.roof.kernels import ROUTED, experts_streamed, mean_over_layers, speed_of
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.gpus import resolve as resolve_gpu
-from rooffloor.models.specs.shapes import BYTES_PER_VALUE, ModelShapes
+from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.models.specs.shapes import resolve as resolve_shapes
 
 
@@ -42,7 +42,7 @@ def prefill_flops(shapes: str | ModelShapes, batch: ArrayLike, prompt: ArrayLike
     weights = dict(shapes.linear_weights)
     head = weights.pop("lm_head")
     if shapes.is_moe:
-        weights |= {kernel: shapes.top_k * weights[kernel] for kernel in ("gate_up", "down")}
+        weights |= {kernel: shapes.top_k * weights[kernel] for kernel in ROUTED}
     attended = tokens * (tokens + 1) / 2  # pairs of a token and one it attends to
     if shapes.sliding_window:
         beyond = np.maximum(tokens - shapes.sliding_window, 0.0)
@@ -81,16 +81,24 @@ def prefill_ms(
 
     Notes
     -----
-    The weight bytes are the linear weights once, of the experts min(batch prompt top_k, E).
+    The weight bytes are the linear weights once, of the experts min(batch prompt top_k, E). Products in a format
+    that the GPU multiplies faster than 16 bit count that much less.
     """
     shapes, gpu = resolve_shapes(shapes), resolve_gpu(gpu)
     share = np.asarray(mfu, dtype=float)
     if not np.all((share > 0) & (share <= 1)):
         raise ValueError(f"mfu must be in (0, 1], got {share[~((share > 0) & (share <= 1))].flat[0]:g}")
-    flops = prefill_flops(shapes, batch, prompt)
     sequences, tokens = checked_axes(batch, prompt, least=1.0, label="prompt")
-    weights = shapes.linear_weights
-    routed = weights["gate_up"] + weights["down"]
+    spared = sum(
+        count
+        * (1.0 - 1.0 / speed_of(shapes, kernel, gpu))
+        * (shapes.top_k if shapes.is_moe and kernel in ROUTED else 1)
+        for kernel, count in shapes.linear_weights.items()
+        if kernel != "lm_head"
+    )
+    flops = prefill_flops(shapes, batch, prompt) - 2.0 * sequences * tokens * spared
+    weights = shapes.linear_bytes
+    routed = sum(weights[kernel] for kernel in ROUTED)
     copies = experts_streamed(shapes, sequences * tokens, "balanced") if shapes.is_moe else 1.0
-    weight_bytes = (sum(weights.values()) - routed + copies * routed) * BYTES_PER_VALUE
+    weight_bytes = sum(weights.values()) - routed + copies * routed
     return np.maximum(flops / (gpu.peak_flops * share), weight_bytes / gpu.bandwidth) * 1e3

@@ -2,15 +2,16 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rooffloor.models.specs.formats import ALL_SIXTEEN_BIT, Formats
 from rooffloor.models.specs.inputs import read_toml, shown, toml_name
 
 BYTES_PER_VALUE = 2
-"""Bytes of one 16-bit weight, activation or cache value."""
+"""Bytes of one 16-bit value: activations, embeddings, norms and biases whatever the number format."""
 
 _CATALOG = Path(__file__).parent / "catalog" / "models.toml"
 LARGEST = 10**9
@@ -68,8 +69,9 @@ class ModelShapes:
         values per token and layer, which all heads share: `kv_heads` is 1, `head_dim` is that of the queries,
         qk_nope_head_dim + qk_rope_head_dim. q_lora_rank 0: queries are projected directly.
     number_format : str
-        How the checkpoint stores its weights where that is not 16-bit ("fp8", "gptq 4-bit"); for the reader:
-        every count of bytes here takes 16-bit values.
+        How the checkpoint stores its weights where that is not 16-bit ("fp8", "gptq 4-bit"), as it says itself.
+    formats : Formats
+        The same kernel by kernel, and the format of the cache, for every count of bytes.
     source : str
 
     Raises
@@ -123,6 +125,7 @@ class ModelShapes:
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
     number_format: str = ""
+    formats: Formats = ALL_SIXTEEN_BIT
     source: str = "config.json of the model"
 
     def __post_init__(self) -> None:
@@ -137,6 +140,8 @@ class ModelShapes:
                 good, wanted = type(value) is int and least <= value <= LARGEST, f"a whole number, {least} to {LARGEST}"
             elif field.type is bool:
                 good, wanted = type(value) is bool, "true or false"
+            elif field.type is Formats:
+                good, wanted = isinstance(value, Formats), "Formats"
             else:
                 good, wanted = isinstance(value, str), "text"
             if not good:
@@ -227,8 +232,8 @@ class ModelShapes:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Cache bytes of one token, all layers, 16-bit."""
-        return self.cache_width * BYTES_PER_VALUE
+        """Cache bytes of one token, all layers."""
+        return self.formats.cache.bytes_of(self.cache_width)
 
     @property
     def decode_attention_flops(self) -> int:
@@ -246,7 +251,7 @@ class ModelShapes:
         """Cache bytes of one token, all layers, were they read once per query head."""
         if self.is_mla:
             return self.heads * self.kv_bytes_per_token
-        return 2 * self.layers * self.heads * self.head_dim * BYTES_PER_VALUE
+        return self.formats.cache.bytes_of(2 * self.layers * self.heads * self.head_dim)
 
     @property
     def linear_weights(self) -> dict[str, int]:
@@ -271,6 +276,11 @@ class ModelShapes:
             "shared_down": self.hidden * always,
             "lm_head": self.hidden * self.vocab,
         }
+
+    @property
+    def linear_bytes(self) -> dict[str, int]:
+        """Bytes of `linear_weights` as they are stored, with their scales."""
+        return {kernel: self.formats.bytes_of(kernel, count) for kernel, count in self.linear_weights.items()}
 
     @property
     def _qkv_weights(self) -> int:
@@ -325,12 +335,25 @@ class ModelShapes:
     @property
     def parameters(self) -> int:
         """Total parameters: all experts, embedding and position tables; a tied head once."""
-        total = self.hidden * (self.vocab + self.learned_positions)
-        for weights in (self.linear_weights, self.small_weights):
-            for kernel, count in weights.items():
-                routed = self.is_moe and kernel in ("gate_up", "down")
-                total += count * (self.experts if routed else 1)
-        return total - self.tied_embeddings * self.linear_weights["lm_head"]
+        head = self.tied_embeddings * self.linear_weights["lm_head"]
+        return self._table + sum(self._all(self.linear_weights)) + sum(self._all(self.small_weights)) - head
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all `parameters` as they are stored."""
+        head = self.tied_embeddings * self.linear_bytes["lm_head"]
+        small = self._table + sum(self._all(self.small_weights))
+        return small * BYTES_PER_VALUE + sum(self._all(self.linear_bytes)) - head
+
+    @property
+    def _table(self) -> int:
+        """Values of the embedding and position tables."""
+        return self.hidden * (self.vocab + self.learned_positions)
+
+    def _all(self, of_one: Mapping[str, int]) -> Iterator[int]:
+        """Counts by kernel, of every expert."""
+        for kernel, count in of_one.items():
+            yield count * (self.experts if self.is_moe and kernel in ("gate_up", "down") else 1)
 
     @classmethod
     def from_table(cls, name: str, table: Mapping[str, Any]) -> "ModelShapes":
@@ -341,15 +364,15 @@ class ModelShapes:
         ValueError
             A key is missing or unknown, or a value has no sense.
         """
-        known = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(cls)}
+        fields = [field for field in dataclasses.fields(cls) if field.type is not Formats]
+        known = {field.name: field.default is dataclasses.MISSING for field in fields}
         needed = [name for name, must in known.items() if must and name != "name"]
         unknown = sorted(set(table) - set(known) - {"aliases"})
         missing = [name for name in needed if name not in table]
         if unknown or missing:
             what = f"unknown key {shown(unknown[0])}" if unknown else f"missing key {missing[0]!r}"
             raise ValueError(f"model {shown(name)}: {what}; needed are {', '.join(needed)}")
-        fields = {key: value for key, value in table.items() if key not in ("aliases", "name")}
-        return cls(name=name, **fields)
+        return cls(name=name, **{key: value for key, value in table.items() if key not in ("aliases", "name")})
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "ModelShapes":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rooffloor.models.specs import inputs
+from rooffloor.models.specs.hf import quantization
 from rooffloor.models.specs.hf.architectures import ARCHITECTURES, SUPPORTED
 from rooffloor.models.specs.hf.keys import Config
 from rooffloor.models.specs.hf.refused import FOREIGN_KEYS, check_unread, fault
@@ -38,7 +39,7 @@ def read_config(config: str | Path | Mapping[str, Any], name: str | None = None)
     See `hf.architectures` for those that are read.
     """
     if isinstance(config, Mapping):
-        where, default_name, table = "config", "config.json", config
+        where, default_name, table, side = "config", "config.json", config, None
     else:
         path = Path(config)
         with contextlib.suppress(OSError, ValueError):  # no possible name of a file; reading it says so
@@ -47,6 +48,7 @@ def read_config(config: str | Path | Mapping[str, Any], name: str | None = None)
         table = inputs.parsed(path, _LARGEST_FILE, partial(json.loads, object_pairs_hook=_object), "config.json")
         if not isinstance(table, dict):
             raise ValueError(f"{where}: expected a JSON object, got {type(table).__name__}")
+        side = _beside(path.with_name(quantization.SIDE_FILE))
         default_name = path.parent.name if path.stem == "config" else path.stem.removesuffix("_config")
     stated = table.get("_name_or_path")
     if not isinstance(stated, str | None):
@@ -54,9 +56,9 @@ def read_config(config: str | Path | Mapping[str, Any], name: str | None = None)
     read = _checked(where, table)
     fields = ARCHITECTURES[read.kind].read(read)
     check_unread(read, fields)
-    number_format = _number_format(read)
     try:
-        return ModelShapes(name=name or stated or default_name, source=where, number_format=number_format, **fields)
+        shapes = ModelShapes(name=name or stated or default_name, source=where, **fields)
+        return quantization.stored(shapes, quantization.of(read, side))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
@@ -86,22 +88,9 @@ def _checked(where: str, table: Mapping[str, Any]) -> Config:
     return config
 
 
-def _number_format(config: Config) -> str:
-    """What `quantization_config` says of the stored weights, such as "fp8" or "gptq 4-bit"; "": nothing."""
-    stated = config.outer.get("quantization_config") or config.table.get("quantization_config")
-    if not stated:
-        return ""
-    method = stated.get("quant_method") if isinstance(stated, Mapping) else None
-    if not isinstance(method, str) or not method.isprintable() or not 0 < len(method) <= 40:
-        raise config.error(f"quantization_config must name its quant_method, got {shown(stated)}")
-    bits = stated.get("bits", stated.get("w_bit"))
-    if bits is None:
-        bits = next((n for n in (4, 8) if stated.get(f"load_in_{n}bit") is True), None)
-    if bits is None:
-        return method
-    if type(bits) is not int or not 1 <= bits <= 64:
-        raise config.error(f"quantization_config.bits must be a whole number from 1 to 64, got {shown(bits)}")
-    return f"{method} {bits}-bit"
+def _beside(path: Path) -> Any:
+    """The content of a file beside config.json; None where there is none."""
+    return inputs.parsed(path, _LARGEST_FILE, json.loads, path.name) if path.is_file() else None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
