@@ -31,6 +31,11 @@ class NumberFormat:
     group_bits: int = 0
     multiplied_as: str = ""
 
+    @property
+    def family(self) -> str:
+        """The name without what inputs are: fp8, int8, int4, mxfp4, ..."""
+        return self.name.partition(",")[0]
+
     def bytes_of(self, values: int) -> int:
         """Bytes of so many values and their scales."""
         groups = -(-values // self.group) if self.group else 0
@@ -119,6 +124,11 @@ class Formats:
         own = tuple((number_format, share) for name, number_format, share in self.weights if name == kernel)
         rest = 1.0 - sum(share for _, share in own)
         return own if rest <= 0 else (*own, (SIXTEEN_BIT, rest))
+
+    @property
+    def narrowest(self) -> NumberFormat:
+        """The format with the fewest bits that some weights have: by its name a checkpoint goes."""
+        return min((stored for _, stored, _ in self.weights), key=lambda stored: stored.bits, default=SIXTEEN_BIT)
 
     def bytes_of(self, kernel: str, values: int) -> int:
         """Bytes of so many weights of a kernel."""

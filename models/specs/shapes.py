@@ -395,6 +395,11 @@ def names() -> tuple[str, ...]:
     return tuple(_catalog()[0])
 
 
+def known(name: str) -> bool:
+    """Whether the catalog has a model of that name, or alias."""
+    return name.strip().casefold() in _catalog()[1]
+
+
 def load(name: str) -> ModelShapes:
     """The model called `name` or one of its aliases, such as its hub id (exact, upper and lower case alike).
 

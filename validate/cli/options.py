@@ -77,6 +77,13 @@ def add_config(command: argparse.ArgumentParser, what: str = "its folder or a TO
     add(command, "--config", text, "MODEL", given, **{"required": True, **more})
 
 
+def add_formats(command: argparse.ArgumentParser) -> None:
+    """--dtype and --kv-dtype of the model."""
+    text = "number format of its weights, in place of what its config says: bf16, fp8, int8, int4, mxfp4, nvfp4, ..."
+    add(command, "--dtype", text, "FORMAT", name)
+    add(command, "--kv-dtype", "number format of its cache, likewise", "FORMAT", name)
+
+
 def add_gpus(command: argparse.ArgumentParser) -> None:
     """--gpu, once or more."""
     text = "name, or a TOML file; may be repeated"

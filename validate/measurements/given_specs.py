@@ -4,8 +4,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from rooffloor.models.specs import gpus, shapes
+from rooffloor.models.specs import formats, gpus, shapes
 from rooffloor.models.specs.gpus import GpuSpec
+from rooffloor.models.specs.hf import quantization
 from rooffloor.models.specs.hf.config import read_config
 from rooffloor.models.specs.inputs import called, shown
 from rooffloor.models.specs.shapes import ModelShapes
@@ -45,6 +46,78 @@ def load_model(given: str | Path | ModelShapes) -> ModelShapes:
         return read_config(path)
     except (ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split())) from error
+
+
+def load_models(given: str | Path | ModelShapes) -> tuple[list[ModelShapes], list[str]]:
+    """One model as `load_model` takes it, or all those of a folder of config files.
+
+    Returns
+    -------
+    models, left_out : lists
+        `left_out` has the files that are no model of the roof, each "FILE: why".
+
+    Raises
+    ------
+    InputError
+        As `load_model`, or no file of the folder can be read.
+    """
+    if isinstance(given, ModelShapes):
+        return [given], []
+    path = Path(given)
+    listed_name = isinstance(given, str) and shapes.known(given)
+    if path.suffix in FILES or listed_name or not path.is_dir() or (path / "config.json").is_file():
+        return [load_model(path if path.suffix in FILES else given)], []
+    found, left = list[ModelShapes](), list[str]()
+    for file, name in {file: name for name, file in config_files(path).items()}.items():
+        try:
+            found.append(read_config(file, name))
+        except ValueError as error:
+            why = " ".join(str(error).split())
+            left.append(why if why.startswith(str(file)) else f"{file}: {why}")
+    if not found:
+        others = len(left) - 1
+        more = f"; nor of {others} other file{'s' if others > 1 else ''}" if others else ""
+        raise InputError(f"{path}: no config of a model that can be predicted: {left[0]}{more}")
+    return found, left
+
+
+def in_format(model: ModelShapes, dtype: str | None = None, kv_dtype: str | None = None) -> ModelShapes:
+    """A model with its weights, its cache, or both in other number formats than its checkpoint has.
+
+    Parameters
+    ----------
+    model : ModelShapes
+    dtype, kv_dtype : str, optional
+        Names of formats (`formats.named`): of the weights of all matrix products but the LM head and routers, and of
+        the cache. None: as the checkpoint has them.
+
+    Raises
+    ------
+    InputError
+        A name is unknown.
+
+    Examples
+    --------
+    >>> in_format(load_model("Llama-3.1-8B"), "fp8").number_format
+    'fp8, as given'
+    """
+    if dtype is None and kv_dtype is None:
+        return model
+    try:
+        cache = model.formats.cache if kv_dtype is None else formats.named(kv_dtype)
+        weights = None if dtype is None else formats.named(dtype)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    given, text = replace(model, formats=replace(model.formats, cache=cache)), model.number_format
+    if weights is not None:
+        stated = f" (its config says {text})" if text else ""
+        given, text = (
+            quantization.stored(model, quantization.uniform(weights, cache)),
+            f"{weights.name}, as given{stated}",
+        )
+    if kv_dtype is not None:
+        text = f"{text or '16-bit'}; cache {cache.name}, as given"
+    return replace(given, number_format=text)
 
 
 def renamed(spec: ModelShapes, name: str) -> ModelShapes:

@@ -204,7 +204,11 @@ def load_measurements(
         raise InputError(f"{options}: not with format {format}, which takes {', '.join(kind.takes)}".replace("_", "-"))
     reader = importers.reader(format)
     source = csvfile.Table.of_frame(data) if isinstance(data, pd.DataFrame) else reader.read(Path(data))
-    return _judge(reader.select(source, names, given), source, names, format)
+    selected = reader.select(source, names, given)
+    frame, others = schema.only_modelled(selected.frame, names, config_first=given.dtype is None)
+    selected = replace(selected, frame=frame, excluded=pd.concat([selected.excluded, others]))
+    refuse_empty(source.name, frame, selected.excluded)
+    return _judge(selected, source, names, format)
 
 
 def _judge(selected: Selected, source: Source, names: Names, format: str) -> Measurements:

@@ -10,10 +10,14 @@ from rooffloor.models.specs.shapes import ModelShapes
 
 @dataclass(frozen=True)
 class Names:
-    """Resolves names, exact but for upper and lower case; `models` and `gpus` go before the catalog."""
+    """Resolves names, exact but for upper and lower case; `models` and `gpus` go before the catalog.
+
+    `stored`: the rows that are wanted of a model are those in the number formats of its shapes; else 16-bit ones.
+    """
 
     models: Mapping[str, ModelShapes] = field(default_factory=dict)
     gpus: Mapping[str, GpuSpec] = field(default_factory=dict)
+    stored: bool = False
 
     def shapes(self, name: str) -> ModelShapes:
         """The model called `name`; ValueError that lists the known ones where there is none.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rooffloor.models.specs.formats import ALL_SIXTEEN_BIT
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes, load
 from rooffloor.validate.common.errors import InputError
@@ -87,7 +88,7 @@ class OwnRows:
 
     def _names(self, shapes: ModelShapes) -> Names:
         gpus = self.among if self.gpu is None else (self.gpu,)
-        return Names({shapes.name: shapes}, {gpu.name: gpu for gpu in gpus})
+        return Names({shapes.name: shapes}, {gpu.name: gpu for gpu in gpus}, stored=True)
 
     def _completed(self, table: csvfile.Table) -> tuple[csvfile.Table, ModelShapes]:
         """The table with columns model and gpu, without rows of models that are neither the family nor the anchor."""
@@ -136,7 +137,11 @@ def _another(name: str, shapes: ModelShapes) -> bool:
         listed = load(name)
     except ValueError:
         return False
-    return replace(listed, name="", source="", max_context=1) != replace(shapes, name="", source="", max_context=1)
+    one, other = (
+        replace(given, name="", source="", max_context=1, number_format="", formats=ALL_SIXTEEN_BIT)
+        for given in (listed, shapes)
+    )
+    return one != other
 
 
 def named_in(found: Measurements, anchor: str) -> str:

@@ -11,6 +11,8 @@ import pandas as pd
 import pandera.pandas as pa
 from numpy.typing import NDArray
 
+from rooffloor.models.specs import formats
+from rooffloor.models.specs.formats import SIXTEEN_BIT
 from rooffloor.models.specs.inputs import shown
 from rooffloor.validate.common.errors import InputError, listed
 from rooffloor.validate.measurements import csvfile
@@ -24,7 +26,8 @@ LIMITS: dict[str, dict[str, Any]] = {name: field.get("constraints", {}) for name
 KNOWN = tuple(FIELDS)
 REQUIRED = tuple(name for name in KNOWN if LIMITS[name].get("required"))
 WORDS = {name: tuple(LIMITS[name]["enum"]) for name in KNOWN if "enum" in LIMITS[name]}
-SIXTEEN_BIT = ("bf16", "bfloat16", "torch.bfloat16", "fp16", "float16", "torch.float16", "half", "auto", "")
+UNSAID = ("", "auto")
+"""What a column of number formats holds where it leaves the format to the model."""
 
 SHORTEST_MS, LONGEST_MS = LIMITS["step_ms"]["minimum"], LIMITS["step_ms"]["maximum"]
 """No decode step of a language model on one GPU lies outside; what does has another unit."""
@@ -196,7 +199,7 @@ def select(table: Table, names: Names, stack: str | None, mode: str | None) -> S
     frame = frame.join(text.loc[rows, others])
     frame["peak_context"] = frame["context"]
 
-    frame, not_modelled = only_modelled(frame)
+    frame, not_modelled = only_modelled(frame, names)
     provenance = {
         **chosen,
         "not_selected": not_selected,
@@ -213,19 +216,52 @@ def refuse_empty(name: str, frame: pd.DataFrame, excluded: pd.DataFrame) -> None
         raise InputError(f"{name}: no row can be used ({counts})")
 
 
-def only_modelled(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows that are 16-bit on one GPU, as far as columns say it, and the others with their reason."""
+def only_modelled(
+    frame: pd.DataFrame, names: Names | None = None, *, config_first: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows in the number formats that are wanted, on one GPU, as far as it is said, and the others with reasons.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    names : Names, optional
+        With the formats of the models, which rows have that do not say theirs; which are wanted says `names.stored`.
+    config_first : bool
+        A row that says 16-bit has the format of its model too: tools call so what they multiply in, whatever is
+        stored.
+    """
     excluded = [frame.iloc[:0].assign(reason="", detail="")]
     for column in ("dtype", "kv_dtype"):
-        if column in frame:
-            odd = ~frame[column].str.casefold().isin(SIXTEEN_BIT)
-            excluded.append(frame[odd].assign(reason=f"{column} is not 16-bit", detail=frame[column][odd]))
-            frame = frame[~odd]
+        own = pd.Series(SIXTEEN_BIT.name, index=frame.index)
+        if names is not None:
+            own = frame["model"].map({name: _stored(names, name, column) for name in frame["model"].unique()})
+        told = frame[column].astype(str) if column in frame else pd.Series("", index=frame.index)
+        found = told.map({text: _family(text) for text in told.unique()})
+        silent = told.str.casefold().isin(UNSAID) | (config_first & (found == SIXTEEN_BIT.name))
+        wanted = own if names is not None and names.stored else pd.Series(SIXTEEN_BIT.name, index=frame.index)
+        odd = found.where(~silent, own) != wanted
+        detail = told.where(~silent, own + " by the model's config")
+        excluded.append(frame[odd].assign(reason=f"{column} is not " + wanted[odd], detail=detail[odd]))
+        frame = frame[~odd]
     if "tensor_parallel" in frame:
         odd = frame["tensor_parallel"] > 1
         excluded.append(frame[odd].assign(reason="more than one GPU", detail=frame["tensor_parallel"][odd]))
         frame = frame[~odd]
     return frame, pd.concat(excluded)
+
+
+def _stored(names: Names, model: str, column: str) -> str:
+    """The format of a model's weights or cache."""
+    stored = names.shapes(model).formats
+    return (stored.narrowest if column == "dtype" else stored.cache).family
+
+
+def _family(text: str) -> str:
+    """The format of this name, or the name itself where no format is known by it."""
+    try:
+        return formats.named(text).family
+    except ValueError:
+        return text
 
 
 def _readable(table: Table, mask: pd.Series, reason: str) -> pd.DataFrame:

@@ -265,7 +265,7 @@ def check(
         **answered(result, uses, margins, usable=not alarms),
         "conflicts": [one.data for one in alarms],
         "model": own.name,
-        "shapes": {k: v for k, v in asdict(own).items() if v not in (0, "", False)} | {"parameters": own.parameters},
+        "shapes": _shapes(own),
         "calibration": _calibration(given) | {"usable": not alarms},
         "outside": _outside(given, own, specs, chosen, rows, found),
         "joins": joins,
@@ -292,6 +292,12 @@ def _as_calibrated(
         replace(cells, gpus=tuple(names[g] for g in cells.gpus)),
         {names[gpu]: replace(spec, name=names[gpu]) for gpu, spec in specs.items()},
     )
+
+
+def _shapes(shapes: ModelShapes) -> dict[str, Any]:
+    """What a check says of the family's shapes: the fields that are set, number formats in words."""
+    found = {name: value for name, value in asdict(shapes).items() if value not in (0, "", False) and name != "formats"}
+    return found | {"parameters": shapes.parameters}
 
 
 def _kind(calibration: Calibration) -> str:

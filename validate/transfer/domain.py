@@ -6,6 +6,7 @@ from rooffloor.models.calibration.draws import Calibration, Domain
 from rooffloor.models.specs import gpus as gpu_catalog
 from rooffloor.models.specs import shapes as shape_catalog
 from rooffloor.models.specs.classes import CLASSES
+from rooffloor.models.specs.formats import ALL_SIXTEEN_BIT, SIXTEEN_BIT
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.inputs import shown
 from rooffloor.models.specs.shapes import ModelShapes
@@ -28,7 +29,7 @@ def known_model(shapes: ModelShapes, posterior: Calibration) -> tuple[str, str]:
         listed = shape_catalog.load(shapes.name)
     except ValueError:
         return shapes.name, ""
-    ignored = dict.fromkeys(("name", "source", "number_format", "max_context"))
+    ignored = dict.fromkeys(("name", "source", "number_format", "formats", "max_context"))
     if asdict(listed) | ignored == asdict(shapes) | ignored:
         return listed.name, ""
     if listed.name not in posterior.models:
@@ -69,9 +70,19 @@ def model_reasons(posterior: Calibration, shapes: ModelShapes) -> list[str]:
     if not low <= shapes.parameters <= high:
         reasons.append(f"parameters: {shapes.parameters / 1e9:.2f} B, calibrated {low / 1e9:.2f} to {high / 1e9:.2f} B")
     reasons += _head_reasons(posterior, shapes)
-    if shapes.number_format:
-        reasons.append(f"number format: weights stored as {shapes.number_format}: predicted as if 16-bit")
-    return [reason for reason in reasons if reason]
+    return [reason for reason in (*reasons, number_format(shapes)) if reason]
+
+
+def number_format(shapes: ModelShapes) -> str:
+    """Why the number formats of a model lie outside, where they do: calibrations are of 16-bit models."""
+    stored, cache = shapes.number_format, shapes.formats.cache
+    if shapes.formats == ALL_SIXTEEN_BIT:
+        if not stored or stored.startswith(SIXTEEN_BIT.name):
+            return f"number format: weights {stored}" if stored else ""
+        return f"number format: weights stored as {stored}: predicted as if 16-bit"
+    if cache != SIXTEEN_BIT and "cache" not in stored:
+        stored += f"; cache {cache.name}"
+    return f"number format: weights stored as {stored}: {shapes.weight_bytes / 1e9:.1f} GB, calibrated on 16-bit"
 
 
 def _head_reasons(posterior: Calibration, shapes: ModelShapes) -> list[str]:

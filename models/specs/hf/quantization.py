@@ -227,11 +227,13 @@ class _Reader:
         text = method if bits is None else f"{method} {bits}-bit"
         stored: NumberFormat | None = None
         if key in _BY_BITS:
-            stored = self.grouped(bits or 4, self.stated, zero=4 if key.startswith(("gptq", "awq")) else 0)
+            stored = self.grouped(bits or 4, self.stated, zero=bits or 4 if key.startswith(("gptq", "awq")) else 0)
         elif key == "bitsandbytes":
             stored = FORMATS["nf4"] if bits == 4 else FORMATS["int8, 16-bit inputs"]
             if bits == 4 and self.stated.get("bnb_4bit_use_double_quant") is True:
                 stored = replace(stored, group_bits=8)
+        elif key in ("hqq", "quanto", "torchao"):
+            stored = self.named_inside(key)
         elif key in _METHODS:
             stored = FORMATS[_METHODS[key]]
         if stored is None:
@@ -240,12 +242,34 @@ class _Reader:
             return Quantisation(text, (self.left_alone(), (("experts",), stored)))
         return Quantisation(text, self.rules(stored, head=self.stated.get("lm_head") is True))
 
+    def named_inside(self, method: str) -> NumberFormat | None:
+        """HQQ: bits of a group in a table; quanto: a name; torchao: the name of a class, with its group."""
+        if method == "hqq":
+            outer = self.table(self.stated.get("quant_config"), "quant_config")
+            table = self.table(outer.get("weight_quant_params"), "quant_config.weight_quant_params")
+            bits = self.whole(table, "nbits", most=8)
+            return None if bits is None else self.grouped(bits, table, zero=16)
+        if method == "quanto":
+            known = {"int8": "int8, 16-bit inputs", "float8": "fp8, 16-bit inputs", "int4": "int4"}
+            name = known.get(str(self.stated.get("weights")))
+            return None if name is None else FORMATS[name]
+        kind = self.stated.get("quant_type")
+        inner = kind.get("default") if isinstance(kind, Mapping) else kind
+        text = str(inner.get("_type", "") if isinstance(inner, Mapping) else inner).casefold().replace("_", "")
+        data = inner.get("_data") if isinstance(inner, Mapping) else None
+        table = data if isinstance(data, Mapping) else {}
+        if text.startswith("int4weightonly"):
+            return self.grouped(4, {"group_size": table.get("group_size", 128)}, zero=16)
+        whole = {"float8dynamic": "fp8", "float8weightonly": "fp8, 16-bit inputs", "int8dynamic": "int8"}
+        whole["int8weightonly"] = "int8, 16-bit inputs"
+        return next((FORMATS[name] for start, name in whole.items() if text.startswith(start)), None)
+
     def grouped(self, bits: int, table: Mapping[str, Any], zero: int = 0) -> NumberFormat:
         """Integers with a 16-bit scale, and a zero point of `zero` bits, per group of values."""
         group = self.whole(table, "group_size", "q_group_size")
         if bits == 8 and not group:
             return FORMATS["int8, 16-bit inputs"]
-        return NumberFormat(f"int{bits}", bits, group or 0, (16 + (bits if zero else 0)) if group else 0)
+        return NumberFormat(f"int{bits}", bits, group or 0, 16 + zero if group else 0)
 
     def modelopt(self, method: str, algorithm: str) -> Quantisation:
         """ModelOpt: quant_algo, the format of the cache, and layers with algorithms of their own."""

@@ -1,16 +1,18 @@
 """Number formats of checkpoints: what configs say of them, and the bytes that follow."""
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rooffloor.models.roof.capacity import fits, memory_bytes
-from rooffloor.models.roof.kernels import EXPERTS, KERNELS, decode_work
+from rooffloor.models.roof.kernels import EXPERTS, KERNELS, decode_work, speed_of
 from rooffloor.models.roof.prefill import prefill_ms
-from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, gpu_ms
+from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, combine, gpu_ms, total_ms
 from rooffloor.models.specs.formats import FORMATS, SIXTEEN_BIT, Formats, NumberFormat, named
+from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.hf.config import read_config
 from rooffloor.models.specs.hf.quantization import SIDE_FILE, stored, uniform
 from rooffloor.models.specs.shapes import ModelShapes, load
@@ -124,6 +126,14 @@ ALL = ("qkv", "attn_out", "gate_up", "down")
         ({"quant_method": "quark", "exclude": ["lm_head"],
           "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}},
           "export": {"kv_cache_group": ["*k_proj"]}}, "quark mxfp4", 4.25, "fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+         "bitsandbytes 4-bit", 4.125, "16-bit"),
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}}, "hqq", 4.5,
+         "16-bit"),
+        ({"quant_method": "quanto", "weights": "int8"}, "quanto", 8, "16-bit"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig",
+          "_data": {"group_size": 64}}}}, "torchao", 4.5, "16-bit"),
+        ({"quant_method": "torchao", "quant_type": "float8_dynamic_activation_float8_weight"}, "torchao", 8, "16-bit"),
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "auto-round 4-bit", 4.125, "16-bit"),
     ],
 )  # fmt: skip
@@ -289,6 +299,38 @@ def test_a_step_in_fp8_by_hand():
     # 7,504,658,432 weights, of them 525,336,576 of the LM head at 2 bytes; the cache
     assert work.floor_bytes.sum() == 7_504_658_432 + 525_336_576 + 4 * 2048 * 65536
     assert memory_bytes(model, 1, 0) == 2 * 8_030_261_248 - (7_504_658_432 - 525_336_576)
+
+
+@dataclass(frozen=True)
+class WithPeaks(GpuSpec):
+    """A GPU whose data sheet has peaks of other formats."""
+
+    format_flops: tuple[tuple[str, float], ...] = ()
+
+
+def test_products_have_the_peak_of_their_format_where_the_gpu_has_it():
+    plain = WithPeaks("mine", 100e12, 1e12, 80e9, 50e6)
+    gpu = replace(plain, format_flops=(("fp8", 200e12), ("fp4", 400e12)))
+    model = stored(load("Llama-3.1-8B"), uniform(FORMATS["fp8"]))
+    assert [speed_of(model, "down", card) for card in (plain, gpu)] == [1.0, 2.0]
+    assert speed_of(model, "lm_head", gpu) == 1.0
+    assert speed_of(stored(model, uniform(FORMATS["int4"])), "down", gpu) == 1.0  # dequantised
+    assert speed_of(stored(model, uniform(FORMATS["nvfp4, 16-bit inputs"])), "down", gpu) == 1.0
+    mixed = replace(model, formats=Formats((("down", FORMATS["fp8"], 0.5), ("down", FORMATS["nvfp4"], 0.25))))
+    assert speed_of(mixed, "down", gpu) == pytest.approx(1 / (0.5 / 2 + 0.25 / 4 + 0.25))
+    # batch 512 is bound by compute: products take half the time, at 512 / (64 * 8) of full tiles, but the LM head
+    heads = 2 * 512 * 4096 * 128256 / 100e12
+    slow, fast = (gpu_ms(model, card, 512, 0, Efficiency()) for card in (plain, gpu))
+    work = decode_work(model, 512, 0, gpu=gpu)
+    others = float(
+        (work.bytes[[KERNELS.index(k) for k in ("embedding", "norms", "kv_write", "rope", "activation")]]).sum()
+    )
+    products = 2 * 512 * 6_979_321_856 / 100e12
+    assert slow == pytest.approx(1e3 * (products + heads + others / 1e12), rel=1e-12)
+    assert fast == pytest.approx(1e3 * (products / 2 + heads + others / 1e12), rel=1e-12)
+    assert fast == total_ms(combine(work, Efficiency()))
+    half = prefill_ms(model, gpu, 2, 5000, 1.0) / prefill_ms(model, plain, 2, 5000, 1.0)
+    assert 0.5 < half < 0.6
 
 
 def test_16_bit_said_aloud_changes_nothing():

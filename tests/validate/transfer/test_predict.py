@@ -26,6 +26,7 @@ from rooffloor.validate.cli import main
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_ready
 from rooffloor.validate.estimates.estimate import weighted_quantiles
+from rooffloor.validate.measurements.given_specs import in_format
 from rooffloor.validate.transfer.prediction.axes import LARGEST_GRID, axis, parse_axis
 from rooffloor.validate.transfer.prediction.floors import LIGHTEST, least_floor_ms, noisy, possible, truncated
 from rooffloor.validate.transfer.prediction.predict import Prediction, predict
@@ -370,13 +371,13 @@ def test_the_output_says_where_the_floor_comes_from(model, gpu, klass, expected)
 
 
 def test_cells_outside_the_domain_say_why(tmp_path):
-    model = replace(shapes.load(DENSE), name="fp8-model", number_format="fp8", max_context=16384)
+    model = replace(in_format(shapes.load(DENSE), "fp8"), name="fp8-model", max_context=16384)
     found = predict(
         model, ["H100", "L40S"], [1, 32], [256, 512, 32768], stack="vLLM", mode="graph", klass="dense 5-10B"
     )
     inside = row(found, "fp8-model", "H100", 1, 512)
     always = (
-        "number format: weights stored as fp8: predicted as if 16-bit",
+        "number format: weights stored as fp8, as given: 8.7 GB, calibrated on 16-bit",
         "stack: vLLM, calibrated on one that is not stated",
         "mode: graph, calibrated on eager",
     )

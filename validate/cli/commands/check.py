@@ -24,6 +24,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     add(command, "--measurements", text, "FILE", path, required=True)
     add(command, "--gpu", "name or TOML file: the GPU of FILE, or which of its rows to use", "GPU", given)
     shared.add_model(command)
+    shared.add_formats(command)
     shared.add_class(command)
     add(command, "--configs", "without --config: folder of config.json files of models in FILE", "DIR", path)
     calibration = command.add_mutually_exclusive_group()
@@ -36,14 +37,15 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from rooffloor.validate.common.errors import InputError
+    from rooffloor.validate.measurements.given_specs import in_format
     from rooffloor.validate.transfer import families
     from rooffloor.validate.transfer.check import DOES_NOT_HOLD, HOLDS, Check
 
     one = options.config is not None
     if one and options.configs is not None:
         raise InputError("--configs is for many families: give it, or --config of one")
-    if not one and (options.model is not None or options.klass is not None):
-        raise InputError("--model and --class are of one family: name it with --config")
+    if not one and any(value is not None for value in (options.model, options.klass, options.dtype, options.kv_dtype)):
+        raise InputError("--model, --class, --dtype and --kv-dtype are of one family: name it with --config")
     if options.out is not None:
         shared.check_folder(options, options.out, FILES if one else families.FILES)
     about = {
@@ -53,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     about["calibration"] = options.study or shared.DEFAULT_STUDY
     result: Check | families.Families
     if one:
-        result = rf.check(options.config, options.measurements, model=options.model, klass=options.klass, **about)
+        family = in_format(rf.load_model(options.config), options.dtype, options.kv_dtype)
+        result = rf.check(family, options.measurements, model=options.model, klass=options.klass, **about)
     else:
         result = families.check_families(options.measurements, configs=options.configs, **about)
     page = None if options.out is None else result.save(options.out)

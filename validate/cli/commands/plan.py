@@ -16,6 +16,7 @@ _MEASURED = ("model", "format", "stack", "mode")
 def add_options(command: argparse.ArgumentParser) -> None:
     shared.add_config(command)
     shared.add_gpus(command)
+    shared.add_formats(command)
     text = "cells to measure, 60 at most (shape: 30, overlap: 12; default: what --width needs)"
     add(command, "--budget", text, "N", positive)
     text = "narrow the floor (default), tell it from an error of T_gpu's shape, or tell added from overlapped floors"
@@ -36,10 +37,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     shared.check_suffix("--out", options.out, ".csv")
     shared.check_file(options, options.out)
+    from rooffloor.validate.measurements.given_specs import in_format
     from rooffloor.validate.transfer.plan.measured import read_measured
     from rooffloor.validate.transfer.prediction.axes import parse_axis
 
-    shapes, gpus = rf.load_model(options.config), [rf.load_gpu(gpu) for gpu in options.gpu]
+    shapes = in_format(rf.load_model(options.config), options.dtype, options.kv_dtype)
+    gpus = [rf.load_gpu(gpu) for gpu in options.gpu]
     axes = {
         name: parse_axis(getattr(options, name), name, 1).astype(int).tolist()
         for name in ("batches", "contexts")

@@ -14,6 +14,7 @@ DOES, SEED = "predict step time and throughput of a model on a GPU, with interva
 def add_options(command: argparse.ArgumentParser) -> None:
     shared.add_config(command, "a folder of them, or a TOML file; may be repeated", action="append")
     shared.add_gpus(command)
+    shared.add_formats(command)
     axes = "numbers, lists (1,4,16) and ranges, START:STOP:STEP (512:8192:512) or START:STOP:FACTORx (1:64:2x)"
     add(command, "--batch", f"sequences in the step: {axes}; default: 1,4,16", "N[,N...]", default="1,4,16")
     text = "tokens in the cache of each, written alike; default: 512,2048,8192"
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
         stack=options.stack or "",
         mode=options.mode or "",
+        dtype=options.dtype,
+        kv_dtype=options.kv_dtype,
     )
     step = "mean" if options.mean else "measured"
     drawn = None

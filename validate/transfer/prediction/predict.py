@@ -8,7 +8,6 @@ No step is faster than its bytes at peak bandwidth. Draws whose floor would make
 GPU, so that all its cells and the floor that is told rest on the same draws; noise is truncated there.
 """
 
-import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,10 +22,8 @@ from rooffloor.models.calibration.draws import Calibration
 from rooffloor.models.roof.capacity import USABLE, fits, memory_bytes
 from rooffloor.models.roof.kernels import launches_of_shapes
 from rooffloor.models.roof.roofline import bytes_floor_ms
-from rooffloor.models.specs import shapes as shape_catalog
 from rooffloor.models.specs.classes import default_class
 from rooffloor.models.specs.gpus import GpuSpec
-from rooffloor.models.specs.hf.config import read_config
 from rooffloor.models.specs.inputs import shown
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
@@ -34,7 +31,7 @@ from rooffloor.validate.common.files import json_ready, written
 from rooffloor.validate.estimates.estimate import Estimate, estimates
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements.csvfile import table_text
-from rooffloor.validate.measurements.given_specs import config_files, load_gpu, load_model
+from rooffloor.validate.measurements.given_specs import in_format, load_gpu, load_models
 from rooffloor.validate.transfer import domain
 from rooffloor.validate.transfer.prediction import words
 from rooffloor.validate.transfer.prediction.axes import axis, check_size
@@ -180,6 +177,8 @@ def predict(
     seed: int = 1,
     stack: str = "",
     mode: str = "",
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
 ) -> Prediction:
     """Predict every combination of models, GPUs, batches and contexts.
 
@@ -196,6 +195,8 @@ def predict(
     seed : int
     stack, mode : str
         What will serve the models; where it is not the calibration's the output says so.
+    dtype, kv_dtype : str, optional
+        Number formats of weights and cache (`in_format`) in place of those of the checkpoint.
 
     Returns
     -------
@@ -224,8 +225,8 @@ def predict(
     if not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number from 0, got {shown(seed)}")
     calibration = saved.load(calibration)
-    read = [_models(given) for given in _several(family)]
-    models = _once([one for found, _ in read for one in found], "model")
+    read = [load_models(given) for given in _several(family)]
+    models = _once([in_format(one, dtype, kv_dtype) for found, _ in read for one in found], "model")
     skus = _once([_gpu(given, calibration) for given in _several(gpus)], "GPU")
     batches, contexts = axis(batch, "batch", 1), axis(context, "context", 0)
     check_size(len(models) * len(skus) * len(batches) * len(contexts))
@@ -436,38 +437,6 @@ def _once[Spec: (ModelShapes, GpuSpec)](specs: Iterable[Spec], what: str) -> lis
         if named.setdefault(spec.name, spec) != spec:
             raise InputError(f"{what} {spec.name!r} is given twice with different figures; give each its own name")
     return list(named.values())
-
-
-def _models(given: Family) -> tuple[list[ModelShapes], list[str]]:
-    """One model, or all those of a folder of config files; which of these are none, and why."""
-    if isinstance(given, ModelShapes):
-        return [given], []
-    path = Path(given)
-    if path.suffix in (".json", ".toml"):
-        return [load_model(path)], []
-    if _known(given) or not os.path.isdir(path) or (path / "config.json").is_file():
-        return [load_model(given)], []
-    found, left = list[ModelShapes](), list[str]()
-    names = {file: name for name, file in config_files(path).items()}
-    for file, name in names.items():
-        try:
-            found.append(read_config(file, name))
-        except ValueError as error:
-            why = " ".join(str(error).split())
-            left.append(why if why.startswith(str(file)) else f"{file}: {why}")
-    if not found:
-        others = len(left) - 1
-        more = f"; nor of {others} other file{'s' if others > 1 else ''}" if others else ""
-        raise InputError(f"{path}: no config of a model that can be predicted: {left[0]}{more}")
-    return found, left
-
-
-def _known(name: str | Path) -> bool:
-    """Whether the catalog has a model of that name."""
-    try:
-        return isinstance(name, str) and bool(shape_catalog.load(name))
-    except ValueError:
-        return False
 
 
 def _gpu(given: Gpu, calibration: Calibration) -> GpuSpec:

@@ -67,7 +67,9 @@ class Row:
     def reason(self) -> str:
         """Why nothing is predicted; empty where something is."""
         if self.status == TOO_LARGE:
-            return f"needs {self.needed_gb:.1f} GB, usable are {self.usable_gb:.1f} GB ({USABLE:g} of the memory)"
+            stored = "".join(f"; {why}" for why in self.outside if why.startswith("number format"))
+            usable = f"usable are {self.usable_gb:.1f} GB ({USABLE:g} of the memory)"
+            return f"needs {self.needed_gb:.1f} GB, {usable}{stored}"
         if self.status == IMPOSSIBLE:
             return f"fewer than {LEAST_KEPT:.0%} of the floor's draws are possible"
         return ""
