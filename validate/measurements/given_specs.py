@@ -65,7 +65,7 @@ def load_models(given: str | Path | ModelShapes) -> tuple[list[ModelShapes], lis
         return [given], []
     path = Path(given)
     listed_name = isinstance(given, str) and shapes.known(given)
-    if path.suffix in FILES or listed_name or not path.is_dir() or (path / "config.json").is_file():
+    if path.suffix in FILES or listed_name or not os.path.isdir(path) or (path / "config.json").is_file():
         return [load_model(path if path.suffix in FILES else given)], []
     found, left = list[ModelShapes](), list[str]()
     for file, name in {file: name for name, file in config_files(path).items()}.items():
