@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rooffloor.models.calibration.draws import TERM_OF, Array, Calibration, Domain
-from rooffloor.models.calibration.floors import effect_sizes, floor_scales, light_steps
+from rooffloor.models.calibration.floors import effect_sizes, floor_scales, light_step
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.one_pair import fit_floors
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
@@ -72,8 +72,7 @@ def of_anchor(
     )
     texts: dict[str, Any] = {"treatment": "anchor alone"} | said
     pairs = [(g, klass, anchor) for g in cells.gpus]
-    light = light_steps(every["step_ms"], cells.gpu_code, len(cells.gpus))
-    sizes = None if structure.positive else effect_sizes(pairs, light)
+    sizes = None if structure.positive else effect_sizes(pairs, light_step(every["step_ms"], cells.gpu_code))
     return Calibration(
         gpus=cells.gpus,
         models=(anchor,),
@@ -135,7 +134,7 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
     floors[:, used, 0], noises[:, used, 0] = fit.floor_ms, fit.noise_relative
     klass = calibration.anchor_class
     pairs = [(calibration.gpus[g], klass, calibration.anchor) for g in used]
-    sizes = None if structure.positive else effect_sizes(pairs, calibration.light_ms[used])
+    sizes = None if structure.positive else effect_sizes(pairs, calibration.light_ms)
     own = calibration.launches
     own = None if own is None else own[[calibration.models.index(calibration.anchor)]]
     anew = replace(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.models.calibration.floors import EFFECTS, at_launches, effect_sizes, floor_given, light_steps
+from rooffloor.models.calibration.floors import EFFECTS, at_launches, effect_sizes, floor_given, light_step
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, TERMS, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
 from rooffloor.models.roof.kernels import EXPERTS, Experts, decode_work, launches_of_shapes
@@ -352,20 +352,19 @@ class Calibration:
         pairs = [(self.gpus[g], self.classes[m], self.models[m]) for g, m in self._codes]
         new, sizes = (gpu, klass, model), None
         if self.treatment != FITTED_WITH_FLOORS and not self.structure.positive:
-            alike = [k for k, pair in enumerate(pairs) if pair[0] == gpu] or list(range(len(pairs)))
-            light = [self.light_ms[g] for g, _ in self._codes]
-            own = float(np.mean([light[k] for k in alike]))
+            own = self.light_ms
             if of is not None:
+                alike = [k for k, pair in enumerate(pairs) if pair[0] == gpu] or slice(None)
                 work = decode_work(of[0], *LIGHTEST, gpu=of[1], experts=self.experts)
                 on_gpu = self.efficiency(gpu, np.random.default_rng(0))
                 own = float(work_ms(work, self.typical(on_gpu))) + max(float(floors[:, alike].mean()), 0.0)
-            sizes = effect_sizes([*pairs, new], [*light, own])
+            sizes = effect_sizes([*pairs, new], self.light_ms, own)
         return floor_given(pairs, floors, new, self.scales, self.structure, rng, self.priors, sizes)
 
     @functools.cached_property
-    def light_ms(self) -> Array:
-        """The anchor's lightest step on each GPU, ms [gpu]."""
-        return light_steps(self.anchor_step_ms, self.anchor_gpu, len(self.gpus))
+    def light_ms(self) -> float:
+        """Mean over GPUs of the anchor's lightest step on each, ms."""
+        return light_step(self.anchor_step_ms, self.anchor_gpu)
 
     def anchors_floor_at(self, floor_ms: Array, launches: float) -> Array:
         """The anchor's floor [draw], ms, as a model with this many kernel launches would have it."""

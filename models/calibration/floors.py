@@ -23,6 +23,8 @@ EFFECTS = {
 (0 the SKU, 1 the class, 2 the model)."""
 LAUNCHES = 24
 """Times per launch among which each draw chooses, given its floors."""
+FOLLOWED = 0.5
+"""Prior probability that floors follow launches at all."""
 MOST_LAUNCHES = 0.95
 """No larger share of a measured floor is due to launches."""
 SCALES = 8192
@@ -40,20 +42,29 @@ LEVEL_SD_MS = 50.0
 _CHUNK = 256
 
 
-def light_steps(step_ms: Array, gpu: NDArray[np.int64], count: int) -> Array:
-    """The anchor's lightest step on each GPU, ms: steps [draw, cell] and GPUs [cell] -> [gpu].
-
-    Where it was not measured the mean of the other GPUs.
-    """
+def light_step(step_ms: Array, gpu: NDArray[np.int64]) -> float:
+    """Mean over GPUs of the anchor's lightest step on each, ms: steps [draw, cell] and GPUs [cell]."""
     mean = step_ms.mean(0)
-    found = np.array([mean[gpu == g].min() if (gpu == g).any() else np.nan for g in range(count)])
-    return np.where(np.isfinite(found), found, np.nanmean(found))
+    return float(np.mean([mean[gpu == g].min() for g in np.unique(gpu)]))
 
 
-def effect_sizes(pairs: Sequence[Pair], light_ms: Sequence[float] | Array) -> Array:
-    """How large effects of class and model are on pairs whose lightest steps take `light_ms`, ms: [pair]."""
+def effect_sizes(pairs: Sequence[Pair], light_ms: float, new_ms: float | None = None) -> Array:
+    """How large effects of class and model are on pairs, as the steps that they are shares of, ms: [pair].
+
+    Parameters
+    ----------
+    pairs : sequence of (gpu, class, model)
+    light_ms : float
+        Of measured pairs: the anchor's `light_step`. It is not each GPU's own: floors that are larger where steps are
+        slower would else be taken for shares of the step, and models with short steps for such with small floors.
+    new_ms : float, optional
+        Lightest step of the last pair, which was not measured.
+    """
     wider = np.array([MOE_WIDER if klass.casefold() == "moe" else 1.0 for _, klass, _ in pairs])
-    return np.asarray(wider * light_ms)
+    light = np.full(len(pairs), light_ms)
+    if new_ms is not None:
+        light[-1] = new_ms
+    return np.asarray(wider * light)
 
 
 def floor_given(
@@ -126,7 +137,8 @@ def launch_and_scales(
     """Time per kernel launch [draw] and scales of the effects [draw, effect] behind floors, given the floors.
 
     Floors of models with different numbers of launches tell the time per launch, as far as the effects leave it; where
-    all have one number it is its prior's.
+    all have one number it is its prior's: none at all, as under graphs, or, with probability `FOLLOWED`, that of
+    `Priors.launch_ms`.
 
     Parameters
     ----------
@@ -135,24 +147,28 @@ def launch_and_scales(
     of_pairs : array [pair]
         Kernel launches of the model of each pair.
     """
-    count = len(floor_ms)
     middle, spread = priors.launch_ms
-    log = np.log(middle) + spread * rng.standard_normal((count, LAUNCHES))
-    common, each = float(of_pairs.mean()), np.exp(log[:, 0])
+
+    def of_prior() -> Array:
+        size = (len(floor_ms), LAUNCHES)
+        return np.exp(np.log(middle) + spread * rng.standard_normal(size)) * (rng.random(size) < FOLLOWED)
+
+    drawn = of_prior()
+    common, each = float(of_pairs.mean()), drawn[:, 0]
     told = len(np.unique(of_pairs)) > 1
     relative = None if sizes is None else sizes / sizes.mean()
     scales = floor_scales(pairs, at_launches(floor_ms, of_pairs, common, each), structure, rng, priors, sizes)
     for _ in range(3 if told else 0):
         root = np.linalg.cholesky(_covariance(pairs, scales, priors, structure, relative))
-        density = np.empty((count, LAUNCHES))
-        log[:, 0] = np.log(each)
+        density = np.empty_like(drawn)
+        drawn[:, 0] = each
         for k in range(LAUNCHES):
-            moved = at_launches(floor_ms, of_pairs, common, np.exp(log[:, k]))
+            moved = at_launches(floor_ms, of_pairs, common, drawn[:, k])
             values = (np.log(moved) if structure.positive else moved) - priors.floor_level(structure.positive)[0]
             density[:, k] = -0.5 * (np.linalg.solve(root, values[..., None])[..., 0] ** 2).sum(-1)
         chosen = (density + rng.gumbel(size=density.shape)).argmax(-1)
-        each = np.exp(log[np.arange(count), chosen])
-        log = np.log(middle) + spread * rng.standard_normal((count, LAUNCHES))
+        each = drawn[np.arange(len(drawn)), chosen]
+        drawn = of_prior()
         scales = floor_scales(pairs, at_launches(floor_ms, of_pairs, common, each), structure, rng, priors, sizes)
     return each, scales
 
