@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rooffloor.models.calibration.draws import TERM_OF, Array, Calibration, Domain
-from rooffloor.models.calibration.floors import floor_scales
+from rooffloor.models.calibration.floors import effect_sizes, floor_scales, light_step
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.one_pair import fit_floors
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
@@ -71,6 +71,8 @@ def of_anchor(
         host_ms=host,
     )
     texts: dict[str, Any] = {"treatment": "anchor alone"} | said
+    pairs = [(g, klass, anchor) for g in cells.gpus]
+    sizes = None if structure.positive else effect_sizes(pairs, light_step(every["step_ms"], cells.gpu_code))
     return Calibration(
         gpus=cells.gpus,
         models=(anchor,),
@@ -81,7 +83,7 @@ def of_anchor(
         noise_relative=fit.noise_relative[..., None],
         combine=combine,
         q=fit.q,
-        scales=floor_scales([(g, klass, anchor) for g in cells.gpus], fit.floor_ms, structure, rng, priors),
+        scales=floor_scales(pairs, fit.floor_ms, structure, rng, priors, sizes),
         anchor_layers=shapes.layers,
         weight=np.full(count, 1.0 / count),
         unit=np.arange(count) * BATCHES // count,
@@ -132,6 +134,7 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
     floors[:, used, 0], noises[:, used, 0] = fit.floor_ms, fit.noise_relative
     klass = calibration.anchor_class
     pairs = [(calibration.gpus[g], klass, calibration.anchor) for g in used]
+    sizes = None if structure.positive else effect_sizes(pairs, calibration.light_ms)
     own = calibration.launches
     own = None if own is None else own[[calibration.models.index(calibration.anchor)]]
     anew = replace(
@@ -143,6 +146,6 @@ def rejoined(calibration: Calibration, combine: str, rng: np.random.Generator) -
         combine=combine,
         q=fit.q,
         launches=own,
-        scales=floor_scales(pairs, fit.floor_ms, structure, rng, calibration.priors),
+        scales=floor_scales(pairs, fit.floor_ms, structure, rng, calibration.priors, sizes),
     )
     return anew, fit.log_evidence

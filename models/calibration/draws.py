@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.models.calibration.floors import EFFECTS, at_launches, floor_given
+from rooffloor.models.calibration.floors import EFFECTS, at_launches, effect_sizes, floor_given, light_step
 from rooffloor.models.floor.structures import COMBINE, Q_MAX, TERMS, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS, Priors
-from rooffloor.models.roof.kernels import EXPERTS, Experts, decode_work
+from rooffloor.models.roof.kernels import EXPERTS, Experts, decode_work, launches_of_shapes
 from rooffloor.models.roof.roofline import CONSTANTS, Efficiency, work_ms
 from rooffloor.models.specs.gpus import GpuSpec
 from rooffloor.models.specs.shapes import ModelShapes
@@ -24,6 +24,10 @@ type Array = NDArray[np.float64]
 
 NOISE_FREEDOM = 4.0
 """So many pairs is the prior spread of noise between pairs worth, beside the measured pairs."""
+LIGHTEST = (1.0, 0.0)
+"""Batch and context of the lightest step; T_gpu exceeds the time of its bytes by least there."""
+FITTED_WITH_FLOORS = "study"
+"""Treatment whose scales were sampled beside the floors, in ms alike for all pairs."""
 TEXTS = ("anchor", "combine", "experts", "label", "source", "treatment", "stack", "mode")
 ANCHOR = ("anchor_batch", "anchor_context", "anchor_step_ms", "anchor_gpu_ms")
 FLOATS = ("scales", "floor_ms", "noise_relative", "q", *ANCHOR)
@@ -80,7 +84,8 @@ class Calibration:
     q : array [draw]
         The overlap (1: added).
     scales : array [draw, effect]
-        sds of the effects behind the floors (`floor_scales`).
+        sds of the effects behind the floors (`floor_scales`), ms; those of class and model on a pair of mean size where
+        they were drawn given the floors.
     weight : array [draw]
         Sums to 1.
     unit : int array [draw]
@@ -326,19 +331,40 @@ class Calibration:
         return np.asarray(work_ms(work, self.efficiency(gpu.name, rng)))
 
     def floor_of(
-        self, gpu: str, model: str, klass: str, rng: np.random.Generator, *, launches: float | None = None
+        self,
+        gpu: str,
+        model: str,
+        klass: str,
+        rng: np.random.Generator,
+        *,
+        of: tuple[ModelShapes, GpuSpec] | None = None,
     ) -> Array:
         """Floor of a model on a SKU, ms, [draw]: a measured pair's own, or drawn given those (`floors.floor_given`).
 
-        `launches` of the model's step, where they are known: measured floors are first brought to that number.
+        `of`, where they are known: measured floors are first brought to the model's number of launches, and what it
+        may differ by is a share of its own light step, not of the anchor's.
         """
         if self.measured(gpu, model):
             return self.floor_ms[:, self.gpus.index(gpu), self.models.index(model)]
         floors = np.stack([self.floor_ms[:, g, m] for g, m in self._codes], -1)
-        if launches is not None and self.launch_ms is not None:
-            floors = self._at_launches(floors, launches)
+        if of is not None and self.launch_ms is not None:
+            floors = self._at_launches(floors, launches_of_shapes(of[0]))
         pairs = [(self.gpus[g], self.classes[m], self.models[m]) for g, m in self._codes]
-        return floor_given(pairs, floors, (gpu, klass, model), self.scales, self.structure, rng, self.priors)
+        new, sizes = (gpu, klass, model), None
+        if self.treatment != FITTED_WITH_FLOORS and not self.structure.positive:
+            own = self.light_ms
+            if of is not None:
+                alike = [k for k, pair in enumerate(pairs) if pair[0] == gpu] or slice(None)
+                work = decode_work(of[0], *LIGHTEST, gpu=of[1], experts=self.experts)
+                on_gpu = self.efficiency(gpu, np.random.default_rng(0))
+                own = float(work_ms(work, self.typical(on_gpu))) + max(float(floors[:, alike].mean()), 0.0)
+            sizes = effect_sizes([*pairs, new], self.light_ms, own)
+        return floor_given(pairs, floors, new, self.scales, self.structure, rng, self.priors, sizes)
+
+    @functools.cached_property
+    def light_ms(self) -> float:
+        """Mean over GPUs of the anchor's lightest step on each, ms."""
+        return light_step(self.anchor_step_ms, self.anchor_gpu)
 
     def anchors_floor_at(self, floor_ms: Array, launches: float) -> Array:
         """The anchor's floor [draw], ms, as a model with this many kernel launches would have it."""

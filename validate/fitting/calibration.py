@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rooffloor.models.calibration.anchor import of_anchor
 from rooffloor.models.calibration.draws import TERM_OF, Calibration, Domain
-from rooffloor.models.calibration.floors import floor_scales, launch_and_scales
+from rooffloor.models.calibration.floors import effect_sizes, floor_scales, launch_and_scales, light_step
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.gate import GateFailure
 from rooffloor.models.inference.kernel_priors import named_priors
@@ -89,10 +89,13 @@ def of_draws(
     launches = np.array([launches_of_shapes(names.shapes(m)) for m in cells.models], dtype=float)
     floors, each = np.stack(columns, -1), None
     # Floors of two models differ for any reason: from three on they may follow launches, where those differ.
+    sizes = None
+    if draws.label != IMPUTED and not own_floors.positive:
+        sizes = effect_sizes(pairs, light_step(every(draws.step_ms), cells.gpu_code[anchor]))
     if draws.label == IMPUTED or len(set(of_pairs)) < TELL_LAUNCHES:
-        scales = floor_scales(pairs, floors, own_floors, rng)
+        scales = floor_scales(pairs, floors, own_floors, rng, sizes=sizes)
     else:
-        each, scales = launch_and_scales(pairs, floors, np.array(of_pairs), own_floors, rng, priors)
+        each, scales = launch_and_scales(pairs, floors, np.array(of_pairs), own_floors, rng, priors, sizes)
     return Calibration(
         gpus=cells.gpus,
         models=cells.models,

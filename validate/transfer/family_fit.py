@@ -174,7 +174,7 @@ class _Job:
         host = posterior.host_ms(shapes, gpu, cells.batch[at], np.random.default_rng(alike))
         work = decode_work(shapes, cells.batch[at], cells.context[at], gpu=spec, experts=posterior.experts)
         T = np.asarray(work_ms(work, constants))
-        floor_prior, noise_prior = _priors(posterior, gpu, klass, launches_of_shapes(shapes), rng)
+        floor_prior, noise_prior = _priors(posterior, gpu, klass, (shapes, spec), rng)
         assert cells.step_ms is not None
         about = cells.step_ms[at], known[at], posterior.typical(constants), floor_prior, noise_prior
         return cls(at, T, host, *about)
@@ -268,10 +268,10 @@ def _part(
 
 
 def _priors(
-    posterior: Calibration, gpu: str, klass: str, launches: float, rng: np.random.Generator
+    posterior: Calibration, gpu: str, klass: str, of: tuple[ModelShapes, GpuSpec], rng: np.random.Generator
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Mean and sd of the floor (of its logarithm where H >= 0) and of the log noise of a model never measured."""
-    floors = posterior.floor_of(gpu, "", klass, rng, launches=launches)
+    floors = posterior.floor_of(gpu, "", klass, rng, of=of)
     values = np.log(floors) if posterior.structure.positive else floors
     logs = np.log(posterior.noise_of(gpu, "", rng))
     return (float(values.mean()), float(values.std())), (float(logs.mean()), float(logs.std()))

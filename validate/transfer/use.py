@@ -2,9 +2,8 @@
 
 The *error for use* is the MAPE that further measurements would show under the calibration as it stands: its predicted
 steps against new steps of cells that are spread over batch and context as the measured ones are. The prediction is what
-`predict` tells, the posterior mean of the step (its median where floors are H >= 0, whose draws for a model that was
-not measured spread over powers of ten); how sure the calibration is of it is no error. Three things make the answer
-uncertain:
+`predict` tells, the posterior median of the step; how sure the calibration is of it is no error. Three things make the
+answer uncertain:
 
 - the calibration: what its draws say of this family (how far, and how alike in which cells, they lie from their mean)
   is a part of the prior of what the prediction is off by; measured cells soon outweigh it;
@@ -117,7 +116,7 @@ def verdict_of(probability: float, certain: float = CERTAIN) -> str:
 def predicted(family: Family, gpu: str) -> Array:
     """The predicted step of each cell on a GPU, ms [cell]."""
     steps = family.predicted_ms[gpu]
-    return np.asarray(steps.mean(0) if family.around is None else np.median(steps, axis=0))
+    return np.asarray(np.median(steps, axis=0))
 
 
 def on_gpu(family: Family, gpu: str, rng: np.random.Generator, tolerance: float = TOLERANCE) -> Use:

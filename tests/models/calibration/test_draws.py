@@ -10,7 +10,7 @@ import pytest
 from toy_calibration import CLASSES, FLOORS, GPUS, MEASURED, MODELS, POSITIVE, SCALES, grid, simulated_floors, toy
 
 from rooffloor.models.calibration import store
-from rooffloor.models.calibration.floors import EFFECTS, floor_scales
+from rooffloor.models.calibration.floors import EFFECTS, LEVEL_SD_MS, MOE_WIDER, floor_scales
 from rooffloor.models.floor.structures import FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
 from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, gpu_ms
@@ -21,15 +21,16 @@ from rooffloor.validate.fitting import saved
 # ---- floors through the hierarchy -------------------------------------------------------------------------------
 
 
-def prior_covariance(pairs, scales, overall_sd) -> np.ndarray:
-    """Entry by entry: the common level, and every effect that two pairs share."""
+def prior_covariance(pairs, scales, overall_sd, sizes) -> np.ndarray:
+    """Entry by entry: the common level, and every effect that two pairs share, as large as the pair is."""
     gpu, klass, gpu_class, model, gpu_model = scales
     out = np.empty((len(pairs), len(pairs)))
     for i, (g, k, m) in enumerate(pairs):
         for j, (h, c, o) in enumerate(pairs):
             out[i, j] = overall_sd**2
-            out[i, j] += gpu**2 * (g == h) + klass**2 * (k == c) + model**2 * (m == o)
-            out[i, j] += gpu_class**2 * (g == h and k == c) + gpu_model**2 * (g == h and m == o)
+            alike = klass**2 * (k == c) + model**2 * (m == o)
+            alike += gpu_class**2 * (g == h and k == c) + gpu_model**2 * (g == h and m == o)
+            out[i, j] += gpu**2 * (g == h) + sizes[i] * sizes[j] * alike
     return out
 
 
@@ -53,7 +54,12 @@ def test_a_floor_never_measured_is_the_conditional_of_the_joint_normal(gpu, mode
     values = np.array([(np.log(POSITIVE) if positive else FLOORS)[g, m] for g, m in where])
     middle, sd = DEFAULT_PRIORS.floor_overall if positive else DEFAULT_PRIORS.floor_overall_ms
     level = np.log(middle) if positive else middle
-    joint = prior_covariance([*pairs, (gpu, klass, model)], scales, sd)
+    sizes = np.ones(len(pairs) + 1)
+    if not positive:  # told by the measured floors alone; effects of mixtures are larger
+        sd = np.hypot(sd, LEVEL_SD_MS)
+        sizes = np.array([MOE_WIDER if k == "moe" else 1.0 for _, k, _ in [*pairs, (gpu, klass, model)]])
+        sizes /= sizes[:-1].mean()
+    joint = prior_covariance([*pairs, (gpu, klass, model)], scales, sd, sizes)
     inverse = np.linalg.inv(joint[:-1, :-1])
     mean = level + joint[-1, :-1] @ inverse @ (values - level)
     expected_sd = np.sqrt(joint[-1, -1] - joint[-1, :-1] @ inverse @ joint[:-1, -1])
@@ -85,12 +91,30 @@ def test_nearer_relatives_narrow_a_floor():
         for key in [
             ("A100-40GB", "Qwen2.5-7B", "dense 5-10B"),
             ("A100-40GB", "new", "dense 5-10B"),
-            ("A100-40GB", "new", "moe"),
             ("A100-40GB", "new", "dense 2-5B"),
             ("L40S", "new", "dense 2-5B"),
         ]
     }
     assert list(spread.values()) == sorted(spread.values())
+
+
+def test_what_a_floor_may_differ_by_is_a_share_of_the_models_own_step():
+    """A model with a step a fifth as long has a floor that differs by less; both lie around the measured floors."""
+    posterior, spec = toy(20_000, np.full_like(FLOORS, 2.0)).without(MODELS[-1]), gpus.load("H100")
+    given = {
+        name: posterior.floor_of("H100", "new", "another", np.random.default_rng(1), of=(shapes.load(name), spec))
+        for name in ("Llama-3.1-8B", "Llama-3.2-1B")
+    }
+    large, small = given.values()
+    assert small.std() < 0.9 * large.std()
+    assert np.median(small) == pytest.approx(np.median(large), abs=0.1)
+
+
+def test_floors_that_are_alike_everywhere_say_the_level():
+    """One floor on every measured pair: that of a class never measured lies around it, not between it and 0."""
+    posterior = toy(20_000, np.full_like(FLOORS, 9.0), (0.5, 0.5, 0.2, 0.2, 0.1))
+    drawn = posterior.floor_of("H100", "another", "dense 2-5B", np.random.default_rng(3))
+    assert drawn.mean() == pytest.approx(9.0, abs=0.05)
 
 
 def test_noise_never_measured_lies_around_that_of_the_measured_pairs():

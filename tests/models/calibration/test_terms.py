@@ -10,9 +10,10 @@ from toy_calibration import POSITIVE, toy
 from rooffloor.models.calibration import store
 from rooffloor.models.calibration.anchor import of_anchor, rejoined
 from rooffloor.models.calibration.draws import Calibration
-from rooffloor.models.calibration.floors import MOST_LAUNCHES, at_launches, launch_and_scales
+from rooffloor.models.calibration.floors import FOLLOWED, MOST_LAUNCHES, at_launches, launch_and_scales
 from rooffloor.models.floor.structures import PER_MODEL, FloorStructure
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
+from rooffloor.models.roof.kernels import launches_of_shapes
 from rooffloor.models.roof.roofline import Efficiency, gpu_ms
 from rooffloor.models.specs import gpus, shapes
 from rooffloor.models.specs.cells import Cells
@@ -130,12 +131,13 @@ def test_a_model_with_more_launches_has_a_larger_floor(combine: str, floors: np.
     given = {} if floors is None else {"floors": floors}
     known = toy(4_000, combine=combine, q=0.5, **given)
     told = replace(known, launches=np.full(4, 300.0), launch_ms=np.full(4_000, 0.004))
-    few, more = (
-        told.floor_of("H100", "another", "dense 5-10B", np.random.default_rng(6), launches=n) for n in (300.0, 500.0)
-    )
-    assert np.median(few) < np.median(more) < np.median(few) + 1.2 * 200 * 0.004
-    same = known.floor_of("H100", "another", "dense 5-10B", np.random.default_rng(6), launches=500.0)
-    np.testing.assert_array_equal(same, few)
+    of, rng = (shapes.load(ANCHOR), gpus.load("H100")), np.random.default_rng
+    own = launches_of_shapes(of[0])
+    fewer = replace(told, launches=np.full(4, own - 200.0))
+    same, more = (one.floor_of("H100", "another", "dense 5-10B", rng(6), of=of) for one in (known, fewer))
+    assert np.median(same) < np.median(more) < np.median(same) + 1.2 * 200 * 0.004
+    alike = replace(told, launches=np.full(4, own)).floor_of("H100", "another", "dense 5-10B", rng(6), of=of)
+    np.testing.assert_allclose(alike, same, rtol=1e-12)
 
 
 def test_floors_of_models_with_other_launches_tell_the_time_per_launch() -> None:
@@ -148,5 +150,14 @@ def test_floors_of_models_with_other_launches_tell_the_time_per_launch() -> None
     assert low < each < high
     assert abs(middle / each - 1.0) < 0.25
     alike, _ = launch_and_scales(pairs, floors, np.full(4, 330.0), PER_MODEL, rng)
-    assert np.median(alike) == pytest.approx(DEFAULT_PRIORS.launch_ms[0], rel=0.2)
-    assert np.log(alike).std() == pytest.approx(DEFAULT_PRIORS.launch_ms[1], rel=0.2)
+    assert (alike > 0).mean() == pytest.approx(FOLLOWED, abs=0.08)
+    assert np.median(alike[alike > 0]) == pytest.approx(DEFAULT_PRIORS.launch_ms[0], rel=0.2)
+    assert np.log(alike[alike > 0]).std() == pytest.approx(DEFAULT_PRIORS.launch_ms[1], rel=0.2)
+
+
+def test_floors_that_do_not_follow_launches_say_so() -> None:
+    rng, n = np.random.default_rng(8), 600
+    of_pairs = np.array([170.0, 330.0, 500.0, 800.0])
+    pairs = [("H100", "dense", f"m{k}") for k in range(4)]
+    told, _ = launch_and_scales(pairs, 2.0 + 0.05 * rng.standard_normal((n, 4)), of_pairs, PER_MODEL, rng)
+    assert (told == 0).mean() > 0.8

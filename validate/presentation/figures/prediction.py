@@ -155,7 +155,7 @@ def _predicted_axes(ax: Axes, rows: Rows, against: str, step: str) -> None:
 def _band_handles(rows: Rows) -> list[Any]:
     """What bands, dashes and crosses mean, as far as they occur."""
     handles: list[Any] = [
-        Line2D([], [], color=style.GREY, lw=1.5, label="posterior mean"),
+        Line2D([], [], color=style.GREY, lw=1.5, label="posterior median"),
         Patch(fc=style.GREY, alpha=0.4, label="50 % interval"),
         Patch(fc=style.GREY, alpha=0.14, label="90 % interval"),
     ]

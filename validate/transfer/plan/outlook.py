@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from rooffloor.models.calibration.draws import Calibration, units
+from rooffloor.models.calibration.draws import LIGHTEST, Calibration, units
 from rooffloor.models.inference.noise import variance_ms2
 from rooffloor.models.inference.priors import DEFAULT_PRIORS
-from rooffloor.models.roof.kernels import Experts, decode_work, launches_of_shapes
+from rooffloor.models.roof.kernels import Experts, decode_work
 from rooffloor.models.roof.roofline import Efficiency, bytes_floor_ms, work_ms
 from rooffloor.models.specs.classes import default_class
 from rooffloor.models.specs.gpus import GpuSpec
@@ -24,7 +24,7 @@ from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.hypotheses.h3 import OFFSET_SD_MS
 from rooffloor.validate.transfer import domain
 from rooffloor.validate.transfer.explanations import error_columns, scaled
-from rooffloor.validate.transfer.prediction.floors import LIGHTEST, least_floor_ms, truncated
+from rooffloor.validate.transfer.prediction.floors import least_floor_ms, truncated
 
 type Array = NDArray[np.float64]
 type Index = NDArray[np.int64]
@@ -196,7 +196,7 @@ def prospect(
             # Host time of cells goes with T_gpu: exact where floors are added.
             host = calibration.host_ms(shapes, sku, batch[at], np.random.default_rng(alike))
             gpu_ms[:, at], lightest = work_ms(work, efficiency) + host, work_ms(light, efficiency)[:, 0]
-            floor = calibration.floor_of(sku, name, klass, rng, launches=launches_of_shapes(shapes))
+            floor = calibration.floor_of(sku, name, klass, rng, of=(shapes, spec))
             anchor[:, g] = calibration.floor_of(sku, calibration.anchor, calibration.anchor_class, rng)
             noises[:, g] = calibration.noise_of(sku, name, rng)
             typical = calibration.typical(efficiency)

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 type Array = NDArray[np.float64]
 
-LIGHTEST = (1.0, 0.0)
-"""Batch and context at which a floor below zero is bound: T_gpu exceeds the time of its bytes by least there."""
 _UNBOUND, _FAR = 8.0, 35.0
 """Sds below the mean from which on a bound cuts less than rounding does; above it, to which its tail is a number."""
 

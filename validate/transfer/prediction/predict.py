@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rooffloor.models.calibration.draws import Calibration
+from rooffloor.models.calibration.draws import LIGHTEST, Calibration
 from rooffloor.models.roof.capacity import USABLE, fits, memory_bytes
-from rooffloor.models.roof.kernels import launches_of_shapes
 from rooffloor.models.roof.roofline import bytes_floor_ms
 from rooffloor.models.specs.classes import default_class
 from rooffloor.models.specs.gpus import GpuSpec
@@ -28,14 +27,14 @@ from rooffloor.models.specs.inputs import shown
 from rooffloor.models.specs.shapes import ModelShapes
 from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import json_ready, written
-from rooffloor.validate.estimates.estimate import Estimate, estimates
+from rooffloor.validate.estimates.estimate import Estimate, medians
 from rooffloor.validate.fitting import saved
 from rooffloor.validate.measurements.csvfile import table_text
 from rooffloor.validate.measurements.given_specs import in_format, load_gpu, load_models
 from rooffloor.validate.transfer import domain
 from rooffloor.validate.transfer.prediction import words
 from rooffloor.validate.transfer.prediction.axes import axis, check_size
-from rooffloor.validate.transfer.prediction.floors import LIGHTEST, least_floor_ms, noisy, possible
+from rooffloor.validate.transfer.prediction.floors import least_floor_ms, noisy, possible
 from rooffloor.validate.transfer.prediction.rows import (
     GPU_BRANCH,
     IMPOSSIBLE,
@@ -129,7 +128,8 @@ class Prediction:
     def records(self) -> list[dict[str, Any]]:
         """One flat record a cell, all with the same keys; None where there is no number.
 
-        `NAME` is the posterior mean, `NAME_50_low` ... `NAME_90_high` the intervals, `NAME_mcse` its Monte Carlo error.
+        `NAME` is the posterior median, `NAME_50_low` ... `NAME_90_high` the intervals, `NAME_mcse` the median's Monte
+        Carlo error.
         """
         return [row.record(self.label) for row in self.rows]
 
@@ -313,9 +313,8 @@ class _Asked:
     def floor(self, seed: int) -> _Floor:
         """The pair's floor, and which of its draws are possible."""
         p, (roof, floor, *_) = self.calibration, self.random(seed)
-        launches = launches_of_shapes(self.shapes)
         rng = np.random.default_rng(floor)
-        drawn = p.floor_of(self.gpu.name, self.model, self.klass, rng, launches=launches)
+        drawn = p.floor_of(self.gpu.name, self.model, self.klass, rng, of=(self.shapes, self.gpu))
         gpu_ms = p.gpu_ms(self.shapes, self.gpu, *LIGHTEST, np.random.default_rng(roof))[:, 0]
         host = self.host_ms(np.array([LIGHTEST[0]]), roof)[:, 0]
         lightest = float(bytes_floor_ms(self.shapes, self.gpu, *LIGHTEST, "active"))
@@ -344,7 +343,7 @@ class _Asked:
 
     def pair(self, floor: _Floor) -> Pair:
         """What holds for all cells."""
-        estimate = estimates(floor.ms[:, None], floor.weight, self.calibration.unit, "floor", "ms")[0]
+        estimate = medians(floor.ms[:, None], floor.weight, self.calibration.unit, "floor", "ms")[0]
         about = (*self.names, self.klass, self.shapes.parameters, self.floor_from)
         return Pair(*about, estimate, self.outside, floor.cut_percent, floor.lightest_ms)
 
@@ -393,7 +392,7 @@ class _Asked:
         below = np.full(len(batch), np.nan)
         if self.shapes.is_moe and p.experts == "active":
             below = 100.0 * (1.0 - weight @ gpu_ms / (weight @ branch(replace(p, experts="distinct"))))
-        found = {"gpu_ms": estimates(gpu_ms, weight, p.unit, GPU_BRANCH, "ms")}
+        found = {"gpu_ms": medians(gpu_ms, weight, p.unit, GPU_BRANCH, "ms")}
         for step, values in {MEAN: mean, MEASURED: measured}.items():
             found |= _quantities(values, weight, p.unit, batch, step)
         return [
@@ -412,9 +411,9 @@ def _quantities(
     step_ms: Array, weight: Array, unit: NDArray[np.int64], batch: Array, step: str
 ) -> dict[str, list[Estimate]]:
     """Estimates [cell] of step, throughput and time per output token, from steps [draw, cell] and weights [draw]."""
-    steps = estimates(step_ms, weight, unit, STEPS[step], "ms")
+    steps = medians(step_ms, weight, unit, STEPS[step], "ms")
     rate = 1000.0 * batch / np.where(weight[:, None] > 0, step_ms, 1.0)
-    rates = estimates(rate, weight, unit, f"batch / {STEPS[step]}", "tokens/s")
+    rates = medians(rate, weight, unit, f"batch / {STEPS[step]}", "tokens/s")
     tokens = [replace(s, estimand=f"time between two tokens of a sequence: {STEPS[step]}") for s in steps]
     return {f"{step}_step_ms": steps, f"{step}_tokens_per_s": rates, f"{step}_time_per_output_token_ms": tokens}
 

@@ -30,7 +30,7 @@ def _preamble(prediction: "Prediction", step: str) -> list[str]:
         f"calibrated domain: {', '.join(c['gpus'])}; batch {batch[0]:.0f} to {batch[1]:.0f}, context {context[0]:.0f} "
         f"to {context[1]:.0f} tokens, {size[0] / 1e9:.2f} to {size[1] / 1e9:.2f} B parameters of 16 bits; stack "
         f"{c['stack'] or 'not stated'}, mode {c['mode'] or 'not stated'}",
-        f"numbers: posterior mean, 50 and 90 % equal-tailed intervals of the {STEPS[step]}",
+        f"numbers: posterior median, 50 and 90 % equal-tailed intervals of the {STEPS[step]}",
         "step = time per output token of each sequence; tokens/s = batch / step",
     ]
     lines += [f"left out: {why}" for why in prediction.skipped]
