@@ -49,7 +49,12 @@ class OwnRows:
         if isinstance(measured, Measurements):
             name = str(measured.provenance.get("file"))
             shapes = renamed(self.shapes, self._own_name(csvfile.Table(name, measured.frame)))
-            found = replace(measured, gpus={**measured.gpus, **({} if self.gpu is None else {self.gpu.name: self.gpu})})
+            names = Names({**measured.shapes, shapes.name: shapes}, stored=True)
+            frame, others = schema.only_modelled(measured.frame, names)
+            gpus = {} if self.gpu is None else {self.gpu.name: self.gpu}
+            excluded = pd.concat([measured.excluded, others])
+            found = replace(measured, frame=frame, excluded=excluded, gpus={**measured.gpus, **gpus})
+            schema.refuse_empty(name, frame, excluded)
         elif self.format == "schema":
             table = schema.table_of(measured)
             table, shapes = self._completed(table)

@@ -155,7 +155,8 @@ def check_families(
     """
     spec = None if gpu is None else load_gpu(gpu)
     try:
-        names = Names({} if configs is None else configured(Path(configs)), {} if spec is None else {spec.name: spec})
+        models = {} if configs is None else configured(Path(configs))
+        names = Names(models, {} if spec is None else {spec.name: spec}, stored=anchor is None)
     except ValueError as error:
         raise InputError(str(error)) from error
     found = (

@@ -18,6 +18,7 @@ from rooffloor.validate.measurements.names import Names
 from rooffloor.validate.measurements.one_model import OwnRows
 from rooffloor.validate.transfer.check import check
 from rooffloor.validate.transfer.domain import number_format
+from rooffloor.validate.transfer.families import check_families
 
 FILES = Path(__file__).parents[2] / "fixtures" / "importers"
 LLAMA = "Llama-3.1-8B"
@@ -112,6 +113,18 @@ def test_a_check_takes_the_rows_in_the_format_of_the_family(tmp_path):
     assert [cell["context"] for cell in result.data["cells"]] == [512, 1024]
     assert result.data["measurements"]["excluded"][0]["reason"] == "dtype is not fp8"
     assert "formats" not in result.data["shapes"]
+    plain = load_measurements(rows("bf16", "bf16"))
+    with pytest.raises(InputError, match=r"no row can be used \(2 rows: dtype is not fp8\)"):
+        check(model, plain)
+
+
+def test_a_check_of_many_families_takes_rows_in_the_formats_of_their_configs(tmp_path):
+    fp8_config(tmp_path)
+    frame = rows("fp8", "", "bf16").assign(model="llama-fp8")
+    found = check_families(frame, configs=tmp_path)
+    (one,) = found.checks
+    assert [cell["context"] for cell in one.data["cells"]] == [512, 1024]
+    assert any("weights stored as fp8: 9.1 GB" in reason for reason in one.data["outside"])
 
 
 # --- rows of other tools
