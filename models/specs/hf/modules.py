@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from rooffloor.models.specs.inputs import shown
 from rooffloor.models.specs.shapes import ModelShapes
 
-_MOST_LAYERS = 300
+_MOST_LAYERS = 128
 """Layers beyond are taken to be as those before."""
-_MOST_PATTERNS, _LONGEST_PATTERN, _MOST_REPEATS = 64, 300, 2
-"""Regular expressions of one config, their length, and their quantifiers without bound: a hostile one takes hours."""
+_MOST_STARS, _MOST_EXPRESSIONS = 100, 20
+"""Patterns with `*` that name one layer, or none, and regular expressions of one config."""
+_LONGEST_EXPRESSION, _MOST_REPEATS, _MOST_GROUPS = 500, 2, 3
+_CLASS = r"(?:\\[dw]|\[[\w.-]+\])"
+_CHOICE = r"(?:[\w-]|\\[.-]|\\d|\[[\d-]+\])+"
+_EXPRESSION = re.compile(rf"\^?(?:[\w-]|\\[._-]|{_CLASS}[+*]?|\.[+*]?|\((?:\?:)?{_CHOICE}(?:\|{_CHOICE})*\)\??)*\$?")
+"""Regular expressions that are read: names, classes, `.*`, choices between names; others may take hours to match."""
 
 _ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 _MLP = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
@@ -93,21 +98,42 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     ValueError
         A regular expression is none, or could take very long.
     """
-    plain = {_rooted(p) for p in patterns if not p.startswith("re:") and "*" not in p}
-    globs = [_rooted(p).split("*") for p in patterns if not p.startswith("re:") and "*" in p]
     expressions = [_compiled(p[3:]) for p in patterns if p.startswith("re:")]
-    if len(expressions) > _MOST_PATTERNS:
-        raise ValueError(f"{len(expressions)} regular expressions are more than {_MOST_PATTERNS}")
+    plain, globs = dict[str, set[str]](), dict[str, list[list[str]]]()
+    for pattern in (_rooted(p) for p in patterns if not p.startswith("re:")):
+        layer = _layer_of(pattern)
+        if "*" in pattern:
+            globs.setdefault(layer, []).append(pattern.split("*"))
+        else:
+            plain.setdefault(layer, set()).add(pattern)
+    for what, count, most in (
+        ("regular expressions", len(expressions), _MOST_EXPRESSIONS),
+        ("patterns with *", max(map(len, globs.values()), default=0), _MOST_STARS),
+    ):
+        if count > most:
+            raise ValueError(f"{count} {what} are more than the {most} that are read")
 
     def named(name: str) -> bool:
-        parts = name.split(".")
-        if any(".".join(parts[i:j]) in plain for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)):
-            return True
-        if any(_in_order(pieces, f"{name}.") for pieces in globs):
-            return True
+        for layer in ("", _layer_of(name)):
+            if layer in plain and not plain[layer].isdisjoint(_parts(name)):
+                return True
+            if layer in globs and any(_in_order(pieces, f"{name}.") for pieces in globs[layer]):
+                return True
         return any(expression.match(root + name) for expression in expressions for root in _ROOTS)
 
     return named
+
+
+def _layer_of(name: str) -> str:
+    """The layer that a name or pattern begins with, such as "layers.3"; "": none, or several."""
+    found = re.match(r"layers\.\d+(?=\.|$)", name)
+    return found.group() if found else ""
+
+
+def _parts(name: str) -> Iterator[str]:
+    """The name and all parts of its path."""
+    parts = name.split(".")
+    yield from (".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
 
 
 def _rooted(pattern: str) -> str:
@@ -133,11 +159,10 @@ def _in_order(pieces: Sequence[str], name: str) -> bool:
 def _compiled(text: str) -> re.Pattern[str]:
     """A regular expression that can be matched in little time."""
     core = re.sub(r"^\^?\.\*|\.\*\$?$", "", text)
-    repeats = len(re.findall(r"(?<!\\)[*+]|\{\d*,\}", core))
-    nested = re.search(r"\)\s*[*+{]", core)
-    if len(text) > _LONGEST_PATTERN or repeats > _MOST_REPEATS or nested:
-        raise ValueError(f"the regular expression {shown(text)} is longer or has more repeats than is read")
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{shown(text)} is no regular expression ({error})") from error
+    many = len(re.findall(r"(?<!\\)[*+]", core)) > _MOST_REPEATS or text.count("(") > _MOST_GROUPS
+    doubled = any(
+        len(set(choices)) < len(choices) for choices in (g.split("|") for g in re.findall(r"\(([^)]*)\)", text))
+    )
+    if len(text) > _LONGEST_EXPRESSION or many or doubled or not _EXPRESSION.fullmatch(text):
+        raise ValueError(f"the regular expression {shown(text)} is of a kind that is not read")
+    return re.compile(text)

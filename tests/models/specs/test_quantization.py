@@ -171,6 +171,8 @@ def test_the_lm_head_is_quantised_where_the_config_says_so():
         ([r"re:model\.layers\.(0|1)\..*"], dict.fromkeys(ALL, 14 / 16)),
         (["*.mlp.gate"], {}),  # a router's name, not the start of gate_proj
         (["*.mlp.gate*"], {"gate_up": 0}),
+        ([r"re:.*\.layers\.(?:[3-9]|1[0-5])\.mlp\.(gate|up|gate_up|down)_proj$"], {"down": 3 / 16, "gate_up": 3 / 16}),
+        ([r"re:^model\.layers\.\d+\.mlp[.]down_proj.*"], {"down": 0}),
         (["re:.*mlp.gate$", "re:.*shared_expert_gate$", "visual", "re:mtp.*"], {}),
         (["model.layers.*.mlp.down_proj"], {"down": 0}),
     ],
@@ -221,8 +223,25 @@ def test_the_side_file_of_modelopt(tmp_path: Path):
         ({"quant_method": "gptq", "bits": "4"}, "quantization_config.bits must be a whole number from 1 to 64"),
         ({"quant_method": "awq", "bits": 4, "group_size": 0}, "quantization_config.group_size must be a whole number"),
         ({"quant_method": "fp8", "ignored_layers": "lm_head"}, "quantization_config.ignored_layers must list names"),
-        ({"quant_method": "fp8", "ignored_layers": ["re:(a+)+$"]}, "is longer or has more repeats than is read"),
-        ({"quant_method": "fp8", "ignored_layers": ["re:.*(gate"]}, "is no regular expression"),
+        ({"quant_method": "fp8", "ignored_layers": ["re:(a+)+$"]}, "is of a kind that is not read"),
+        *(
+            ({"quant_method": "fp8", "ignored_layers": [f"re:{text}"]}, "is of a kind that is not read")
+            for text in (
+                ".?" * 50 + "9",
+                "(.|.)" * 3,
+                "(a|a)b",
+                "(?:(?:a?){20}){20}b",
+                ".*a.*b.*c.*d",
+                "(?=a)",
+                "x" * 501,
+            )
+        ),
+        (
+            {"quant_method": "fp8", "ignored_layers": [f"*{n}*" for n in range(101)]},
+            "101 patterns with .* are more than",
+        ),
+        ({"quant_method": "fp8", "ignored_layers": [f"re:a{n}" for n in range(21)]}, "21 regular expressions are more"),
+        ({"quant_method": "fp8", "ignored_layers": ["re:.*(gate"]}, "is of a kind that is not read"),
         ({"quant_method": "compressed-tensors", "config_groups": []}, "config_groups must be a table"),
         ({"quant_algo": "MIXED_PRECISION"}, "quantized_layers must be a table, got None"),
     ],

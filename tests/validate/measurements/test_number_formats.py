@@ -198,4 +198,4 @@ def test_formats_of_many_families_are_those_of_their_configs(capsys, tmp_path):
     file = tmp_path / "cells.csv"
     rows("").to_csv(file, index=False)
     assert main.main(["check", "--measurements", str(file), "--dtype", "fp8"]) == 2
-    assert "--dtype and --kv-dtype are of one family" in capsys.readouterr().err
+    assert "and so are --dtype and --kv-dtype" in capsys.readouterr().err

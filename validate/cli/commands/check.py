@@ -45,7 +45,9 @@ def run(options: argparse.Namespace) -> int:
     if one and options.configs is not None:
         raise InputError("--configs is for many families: give it, or --config of one")
     if not one and any(value is not None for value in (options.model, options.klass, options.dtype, options.kv_dtype)):
-        raise InputError("--model, --class, --dtype and --kv-dtype are of one family: name it with --config")
+        raise InputError(
+            "--model and --class are of one family, and so are --dtype and --kv-dtype: name it with --config"
+        )
     if options.out is not None:
         shared.check_folder(options, options.out, FILES if one else families.FILES)
     about = {
