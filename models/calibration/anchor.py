@@ -57,8 +57,8 @@ def of_anchor(
     every = {name: np.tile(getattr(cells, name), (count, 1)) for name in ("batch", "context", "step_ms")}
     terms = dict(terms or {})
     structure = FloorStructure("gpu, model", combine, terms=tuple(TERM_OF[name] for name in terms))
-    units = structure.term_units(cells.batch, shapes.layers)
-    host = np.zeros((count, len(cells))) + sum((terms[n][:, cells.gpu_code] * units[n] for n in terms), start=0.0)
+    none = np.zeros((count, len(cells)))
+    host = none + structure.host_ms(lambda name: terms[name][:, cells.gpu_code], cells.batch, shapes.layers)
     fit = fit_floors(
         cells.gpu_code,
         T,

@@ -307,11 +307,12 @@ class Calibration:
         return self._host_ms(shapes.layers, self._code_of(gpu, rng), np.asarray(batch, dtype=float))
 
     def _host_ms(self, layers: int, code: NDArray[np.int64], batch: Array) -> Array:
-        found = np.zeros((len(self.weight), batch.shape[-1]))
-        for name, units in self.structure.term_units(batch, layers).items():
-            each = self.terms[name]
-            found += (np.take_along_axis(each, code[:, None], 1) if code.ndim == 1 else each[:, code[0]]) * units
-        return found
+        def each(name: str) -> Array:
+            values = self.terms[name]
+            return np.take_along_axis(values, code[:, None], 1) if code.ndim == 1 else values[:, code[0]]
+
+        none = np.zeros((len(self.weight), batch.shape[-1]))
+        return np.asarray(none + self.structure.host_ms(each, batch, layers))
 
     @functools.cached_property
     def anchor_host_ms(self) -> Array:

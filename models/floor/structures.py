@@ -216,6 +216,18 @@ class FloorStructure:
         """What each term is counted in, by the name of its parameter, from sequences and layers of cells [...]."""
         return {TERMS[name].parameter: np.asarray(TERMS[name].column(sequences, layers)) for name in self.terms}
 
+    def host_ms(self, each: Callable[[str], Any], sequences: Any, layers: Any) -> Any:
+        """Host time of all terms in cells, ms [..., cell]; 0.0 where there is none.
+
+        Parameters
+        ----------
+        each : callable
+            The value of a parameter in every cell, ms [..., cell].
+        sequences, layers : arrays [..., cell]
+        """
+        units = self.term_units(sequences, layers)
+        return sum((each(name) * column for name, column in units.items()), start=0.0)
+
     def groups(self, cells: Cells, classes: Mapping[str, str]) -> "Groups":
         """Groups of models that share a floor, and the group of each cell.
 

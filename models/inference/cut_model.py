@@ -81,7 +81,7 @@ def cut_models(
         raise ValueError(f"constants of {lacking[0]} are unknown: the anchor {anchor!r} has no cells there")
     code = np.array([here.gpus.index(gpu) for gpu in there.gpu]) if constants == "free per gpu" else None
     start = work_ms(other, Efficiency.peak())
-    units = structure.term_units(other.tokens, layers_of(other))
+    of_cells = other.tokens, layers_of(other)
     term_code = np.array([here.gpus.index(gpu) if gpu in here.gpus else -1 for gpu in there.gpu])
     # Signed floors are added, and so are their terms: given, they go with T_gpu.
     given = structure if structure.positive else replace(structure, terms=())
@@ -90,10 +90,8 @@ def cut_models(
     def data_of(draw: Mapping[str, Array]) -> dict[str, Array]:
         one = {name: np.asarray(value)[None, None] for name, value in draw.items()}
         data = {"gpu_ms": work_ms(other, efficiency_of(one, code))[0]}
-        if units:
-            host = sum(
-                (per_sku(np.asarray(draw[name]), term_code) * column for name, column in units.items()), start=0.0
-            )
+        if structure.terms:
+            host = structure.host_ms(lambda name: per_sku(np.asarray(draw[name]), term_code), *of_cells)
             if structure.positive:
                 data["host_ms"] = np.asarray(host)
             else:

@@ -156,11 +156,11 @@ def floors_of(
 
 def host_ms_of(posterior: Any, cells: Cells, structure: FloorStructure, work: Work) -> Array:
     """Host time of the terms of a floor, ms, [draw, cell]; [1, cell] of 0 where it has none."""
-    units = structure.term_units(work.tokens, layers_of(work))
-    if not units:
+    if not structure.terms:
         return np.zeros((1, len(cells)))
     code = _codes_of(cells.gpu, posterior["term_gpu"].values, "floor terms on GPU")
-    return np.asarray(sum(_pooled(posterior[name])[:, code] * column for name, column in units.items()))
+    each = structure.host_ms(lambda name: _pooled(posterior[name])[:, code], work.tokens, layers_of(work))
+    return np.asarray(each)
 
 
 def _per_launch(posterior: Any, cells: Cells, floor_ms: Array, work: Work) -> Array:

@@ -138,11 +138,9 @@ class Measured:
         """What floors of cells hold beside the part that a pair shares, ms, [draw, cell]; as the cut has it."""
         cells = self.cells
         code = np.array([gpus.index(g) if g in gpus else -1 for g in cells.gpu])
-        units = self.structure.term_units(cells.batch, layers_of(self.work))
-        host = np.zeros((len(posterior["eta_bw"]), len(cells)))
-        for name in self.terms:
-            host += per_sku(posterior[name], code) * units[name]
-        return host
+        none = np.zeros((len(posterior["eta_bw"]), len(cells)))
+        of_cells = cells.batch, layers_of(self.work)
+        return none + self.structure.host_ms(lambda name: per_sku(posterior[name], code), *of_cells)
 
     @property
     def per_class(self) -> FloorStructure:

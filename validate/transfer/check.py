@@ -180,6 +180,23 @@ class Check:
         return page.save(self, Path(path))
 
 
+def judge_by(
+    found: Measurements,
+    calibration: str | Path | Calibration,
+    anchor: str | None,
+    margins: Margins | None,
+    *,
+    seed: int,
+    quiet: bool,
+) -> tuple[Calibration, Margins]:
+    """The calibration and the margins of `check`'s arguments: fitted to the anchor's rows where one is named."""
+    if anchor is not None:
+        return calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet), margins or Margins()
+    if margins is None and not isinstance(calibration, Calibration):
+        margins = saved.margins(calibration)
+    return saved.load(calibration), margins or Margins()
+
+
 def check(
     family: str | Path | ModelShapes,
     measurements: str | Path | pd.DataFrame | Measurements,
@@ -242,13 +259,7 @@ def check(
     if not 0.0 < tolerance < 1000.0:
         raise InputError(f"--tolerance {tolerance:g}: expected a MAPE above 0 and below 1000 percent")
     found, own = OwnRows(load_model(family), spec, model, anchor, format, stack, mode).read(measurements)
-    if anchor is not None:
-        given = calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet)
-    else:
-        given = saved.load(calibration)
-        if margins is None and not isinstance(calibration, Calibration):
-            margins = saved.margins(calibration)
-    margins = margins or Margins()
+    given, margins = judge_by(found, calibration, anchor, margins, seed=seed, quiet=quiet)
     klass = None if klass is None else domain.known_class(klass, given)
     cells, repeats = found.averaged(own.name)
     specs = {name: found.gpus[name] for name in cells.gpus}

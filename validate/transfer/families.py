@@ -13,18 +13,15 @@ from rooffloor.validate.common.errors import InputError
 from rooffloor.validate.common.files import folder as new_folder
 from rooffloor.validate.common.files import write_json, write_text, written
 from rooffloor.validate.estimates.estimate import Estimate
-from rooffloor.validate.fitting import saved
-from rooffloor.validate.fitting.calibration import calibrated
 from rooffloor.validate.hypotheses.result import say
 from rooffloor.validate.measurements.csvfile import table_text
 from rooffloor.validate.measurements.given_specs import configured, load_gpu
 from rooffloor.validate.measurements.load import Measurements, load_measurements
 from rooffloor.validate.measurements.names import Names
-from rooffloor.validate.measurements.one_model import named_in
 from rooffloor.validate.presentation.text_table import text_table
 from rooffloor.validate.study.margins import Margins
 from rooffloor.validate.transfer import domain, words
-from rooffloor.validate.transfer.check import Check, check
+from rooffloor.validate.transfer.check import Check, check, judge_by
 from rooffloor.validate.transfer.statements import DOES_NOT_HOLD, HOLDS, UNDECIDED
 from rooffloor.validate.transfer.use import CERTAIN, TOLERANCE
 
@@ -164,12 +161,7 @@ def check_families(
         if isinstance(measurements, Measurements)
         else load_measurements(measurements, format=format, stack=stack, mode=mode, names=names)
     )
-    if anchor is not None:
-        given = calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet)
-    else:
-        given = saved.load(calibration)
-        if margins is None and not isinstance(calibration, Calibration):
-            margins = saved.margins(calibration)
+    given, margins = judge_by(found, calibration, anchor, margins, seed=seed, quiet=quiet)
     checks, refused = list[Check](), dict[str, str]()
     for model in dict.fromkeys(found.frame["model"]):
         if model == given.anchor:

@@ -74,7 +74,7 @@ def npz(tmp_path: Path, moved: tuple[pd.DataFrame, Calibration]) -> Path:
         ({"floor_ms": 3.0}, transfer.DOES_NOT_HOLD, (transfer.RECALIBRATE,), 1),
         ({"whole": 1.25}, transfer.DOES_NOT_HOLD, (transfer.MISMATCH,), 1),
         ({"whole": 1 / 0.9}, transfer.HOLDS, (transfer.CANNOT_TELL,), 0),
-        ({"weights": 1 / 0.75, "gpus": ("H100",)}, transfer.DOES_NOT_HOLD, (transfer.INDISTINGUISHABLE,), 1),
+        ({"weights": 1 / 0.7, "gpus": ("H100",)}, transfer.DOES_NOT_HOLD, (transfer.INDISTINGUISHABLE,), 1),
         ({"q": 0.5, "floor_ms": 3.0}, transfer.DOES_NOT_HOLD, (transfer.RECALIBRATE,), 1),
         ({"q": 0.5, "whole": 1.25}, transfer.DOES_NOT_HOLD, (transfer.MISMATCH,), 1),
         ({"q": 0.5}, transfer.HOLDS, (transfer.NOTHING, transfer.CANNOT_TELL), 0),
