@@ -48,7 +48,7 @@ def checked_axes(
 
 def _real(values: ArrayLike) -> NDArray[Any]:
     array = np.asarray(values)
-    return array if array.dtype.kind in "iuf" else array.astype(float)
+    return array if array.dtype.kind in "iuf" else np.asarray(values, dtype=float)
 
 
 def by_block(of: Callable[..., Any], *axes: NDArray[Any]) -> Floats:

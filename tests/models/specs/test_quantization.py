@@ -90,6 +90,27 @@ def test_stored_bytes_are_the_published_size_of_the_checkpoint(config, quantizat
     assert model.parameters == read_config(config).parameters
 
 
+@pytest.mark.parametrize(
+    ("kept", "published_b"),
+    [
+        (("self_attn*",), 396.8),
+        (("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj"), 393.6),
+    ],
+    ids=["DeepSeek-R1-NVFP4", "DeepSeek-R1-0528-NVFP4-v2"],
+)
+def test_stored_elements_are_those_that_the_hub_counts(kept, published_b):
+    """The hub counts two packed 4-bit values, a scale and a 16-bit value each as one parameter."""
+    ignored = [f"model.layers.{n}.{name}" for n in range(61) for name in kept] + ["lm_head"]
+    nvfp4 = {"producer": {"name": "modelopt"}, "quant_algo": "NVFP4", "group_size": 16, "ignore": ignored}
+    model = read_config(DEEPSEEK_V3 | {"quantization_config": nvfp4})
+    weights, own = model.linear_weights, [kernel for kernel, _, _ in model.formats.weights]
+    packed = sum(weights[k] * (model.experts if k in ("gate_up", "down") else 1) for k in own)
+    layer = (weights["gate_up"] + weights["down"]) / 58 * 256 + (weights["qkv"] + weights["attn_out"]) / 61
+    prediction = layer + 2 * weights["lm_head"] + 2 * 7168**2  # the module for multi-token prediction, left at 16 bit
+    stored_elements = packed * (1 / 2 + 1 / 16) + (model.parameters - packed) + prediction
+    assert stored_elements / 1e9 == pytest.approx(published_b, rel=1e-3)
+
+
 def bits(model: ModelShapes) -> dict[str, float]:
     """Stored bits of a weight by kernel, with its scales."""
     weights = model.linear_weights
