@@ -115,20 +115,27 @@ def _constants(efficiency: Efficiency, kernel_axis: bool) -> SimpleNamespace:
     return SimpleNamespace(**{n: v[..., None] if kernel_axis and np.ndim(v) else v for n, v in values.items()})
 
 
+def _none(value: Any) -> bool:
+    """Whether something is the number 0, whose terms are left out; of arrays and variables nothing is known."""
+    return type(value) is float and value == 0.0
+
+
 def _limbs_ms(times: PeakTimes, c: SimpleNamespace) -> tuple[Any, Any, Any]:
     """Time of the compute limb, the DRAM limb and the query-head limb (None where off), ms; any shape."""
-    compute = times.compute_ms / c.eta_tc
-    memory = times.stream_ms / c.eta_bw + (times.kv_ms + c.l_half * times.kv_token_ms) / c.eta_fa
+    compute, memory = times.compute_ms / c.eta_tc, times.stream_ms / c.eta_bw
+    if not (_none(times.kv_ms) and _none(times.kv_token_ms)):
+        memory = memory + (times.kv_ms + c.l_half * times.kv_token_ms) / c.eta_fa
     return compute, memory, None if c.rho_q is None else times.query_ms / c.rho_q
 
 
 def _kernel_ms(times: PeakTimes, c: SimpleNamespace, xp: ModuleType | Any) -> Any:
     """The largest limb and the latency of the launches, ms; any shape."""
-    compute, memory, query = _limbs_ms(times, c)
-    longest = xp.maximum(compute, memory)
-    if query is not None:
+    compute, longest, query = _limbs_ms(times, c)
+    if not _none(times.compute_ms):
+        longest = xp.maximum(compute, longest)
+    if query is not None and not _none(times.query_ms):
         longest = xp.maximum(longest, query)
-    return longest + c.latency_ms * times.launches
+    return longest if _none(c.latency_ms) else longest + c.latency_ms * times.launches
 
 
 def combine(work: Work | PeakTimes, efficiency: Efficiency, xp: ModuleType | Any = np) -> Any:

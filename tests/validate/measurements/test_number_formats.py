@@ -186,7 +186,7 @@ def test_a_refusal_names_the_format(tmp_path, capsys):
     assert main.main(["predict", "--config", str(file), "--gpu", "A100-40GB", "--batch", "1", "--context", "512"]) == 0
     out = capsys.readouterr().out
     assert "not predicted, does not fit" in out
-    assert "number format: weights stored as fp8: 71.9 GB" in out
+    assert "; weights stored as fp8: 71.9 GB" in out
 
 
 def test_plan_takes_formats(tmp_path, capsys):

@@ -67,9 +67,11 @@ class Row:
     def reason(self) -> str:
         """Why nothing is predicted; empty where something is."""
         if self.status == TOO_LARGE:
-            stored = "".join(f"; {why}" for why in self.outside if why.startswith("number format"))
+            formats = (
+                why.partition(": ")[2].partition(",")[0] for why in self.outside if why.startswith("number format")
+            )
             usable = f"usable are {self.usable_gb:.1f} GB ({USABLE:g} of the memory)"
-            return f"needs {self.needed_gb:.1f} GB, {usable}{stored}"
+            return "; ".join((f"needs {self.needed_gb:.1f} GB, {usable}", *formats))
         if self.status == IMPOSSIBLE:
             return f"fewer than {LEAST_KEPT:.0%} of the floor's draws are possible"
         return ""
