@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 type Floats = NDArray[np.float64]
 
-_BLOCK = 4096
-"""Cells at a time: the arrays of a block stay in the processor's cache."""
+SMALL, LARGE = 4096, 16384
+"""Cells at a time: where a cell is cheap, so that arrays stay in the nearest cache, and where it is not."""
 
 
 def checked(
@@ -51,8 +51,8 @@ def _real(values: ArrayLike) -> NDArray[Any]:
     return array if array.dtype.kind in "iuf" else np.asarray(values, dtype=float)
 
 
-def by_block(of: Callable[..., Any], *axes: NDArray[Any]) -> Floats:
-    """`of` the axes, broadcast, by blocks: a function of float arrays [...] (or numbers) that gives such an array.
+def by_block(of: Callable[..., Any], *axes: NDArray[Any], size: int = SMALL) -> Floats:
+    """`of` the axes, broadcast, by blocks of `size`: a function of float arrays [...] (or numbers) that gives one.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def by_block(of: Callable[..., Any], *axes: NDArray[Any]) -> Floats:
         cells = np.broadcast(*axes)
     except ValueError as error:
         raise _no_axes("context", error) from error
-    if cells.size <= _BLOCK:
+    if cells.size <= size:
         result: Floats = of(*(axis.astype(float, copy=False) if axis.ndim else np.float64(axis) for axis in axes))
         return result
     roles: Any = [["readonly"]] * len(axes) + [["writeonly", "allocate"]]
@@ -74,7 +74,7 @@ def by_block(of: Callable[..., Any], *axes: NDArray[Any]) -> Floats:
         op_dtypes=[np.float64] * (len(axes) + 1),
         order="C",
         casting="same_kind",
-        buffersize=_BLOCK,
+        buffersize=size,
     ) as blocks:
         for *given, out in blocks:
             out[...] = of(*given)

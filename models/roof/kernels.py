@@ -104,7 +104,8 @@ class Counts(NamedTuple):
 
 def peak_times(counts: "Counts | Work", peak_flops: Any, bandwidth: Any) -> PeakTimes:
     """The times of counts at peak rates (FLOP/s, bytes/s)."""
-    idle, same = (isinstance(v, float) and v == w for v, w in ((counts.flops, 0.0), (counts.speed, 1.0)))
+    idle = type(counts.flops) is float and counts.flops == 0.0
+    same = type(counts.speed) is float and counts.speed == 1.0
     rate = peak_flops * counts.occupancy
     return PeakTimes(
         0.0 if idle else counts.flops / (rate if same else rate * counts.speed) * 1e3,
@@ -419,6 +420,8 @@ def speed_of(shapes: ModelShapes, kernel: str, gpu: GpuSpec) -> float:
 
     A format that the GPU does not multiply is dequantised to 16 bit; of several formats the times add up.
     """
+    if not shapes.formats.weights:
+        return 1.0
     peaks = dict(getattr(gpu, "format_flops", ()))
     own = [(peaks.get(stored.multiplied_as, gpu.peak_flops), share) for stored, share in shapes.formats.of(kernel)]
     return own[0][0] / gpu.peak_flops if len(own) == 1 else 1.0 / sum(s * gpu.peak_flops / peak for peak, s in own)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rooffloor.models.roof.blocks import by_block, checked
+from rooffloor.models.roof.blocks import LARGE, SMALL, by_block, checked
 from rooffloor.models.roof.kernels import (
     KERNELS,
     Counts,
@@ -207,7 +207,9 @@ class _Step(NamedTuple):
 
     def total_ms(self, columns: "_Columns", rows: Any, tokens: Any, cached: Any, c: SimpleNamespace) -> Any:
         """The kernels [...] in the order of `KERNELS`, as `total_ms` adds them, from these rows of the columns."""
-        attention = columns.attention._replace(bytes=_rows(columns.attention.bytes, rows))
+        attention, spilled = columns.attention, columns.attention.bytes
+        if isinstance(spilled, np.ndarray):
+            attention = attention._replace(bytes=spilled[rows])
         attention = with_cache(attention, self.shapes, tokens, cached, per_query_head=c.rho_q is not None)
         total = _rows(columns.before, rows) + self.kernel_ms(attention, c)
         for ms in columns.after:
@@ -253,7 +255,7 @@ def _step_ms(step: _Step, batch: ArrayLike, context: ArrayLike, efficiency: Effi
             c.rho_q = None if efficiency.rho_q is None else c.rho_q
             return step.total_ms(step.columns(tokens, c), (), tokens, cached, c)
 
-        return by_block(direct, tokens, cached, *constants)
+        return by_block(direct, tokens, cached, *constants, size=LARGE)
 
     largest = int(tokens.max(initial=1.0) if tokens.ndim else tokens) - 1
     rows = min(1 << largest.bit_length(), _LARGEST_TABLE)
@@ -266,7 +268,10 @@ def _step_ms(step: _Step, batch: ArrayLike, context: ArrayLike, efficiency: Effi
                 return step.total_ms(table, index - 1, tokens, cached, c)
         return step.total_ms(step.columns(tokens, c), (), tokens, cached, c)
 
-    return by_block(looked_up, tokens, cached)
+    if not (tokens.ndim or cached.ndim):
+        return looked_up(np.float64(tokens), np.float64(cached))
+    few = tokens.flat[:SMALL]
+    return by_block(looked_up, tokens, cached, size=SMALL if np.all((few == np.rint(few)) & (few <= rows)) else LARGE)
 
 
 def gpu_ms(

@@ -104,6 +104,9 @@ def named(text: str) -> NumberFormat:
     raise ValueError(f"unknown number format {text!r}; known: {', '.join(name for name in FORMATS if ',' not in name)}")
 
 
+_ALL_IN_16_BIT = ((SIXTEEN_BIT, 1.0),)
+
+
 @dataclass(frozen=True)
 class Formats:
     """How a model is stored where that is not 16-bit throughout.
@@ -121,6 +124,8 @@ class Formats:
 
     def of(self, kernel: str) -> tuple[tuple[NumberFormat, float], ...]:
         """The formats of a kernel's weights and their shares, which add up to 1."""
+        if not self.weights:
+            return _ALL_IN_16_BIT
         own = tuple((number_format, share) for name, number_format, share in self.weights if name == kernel)
         rest = 1.0 - sum(share for _, share in own)
         return own if rest <= 0 else (*own, (SIXTEEN_BIT, rest))

@@ -230,12 +230,12 @@ class ModelShapes:
             return self.layers * (self.kv_lora_rank + self.qk_rope_head_dim)
         return 2 * self.kv_heads_summed * self.head_dim
 
-    @property
+    @functools.cached_property
     def kv_bytes_per_token(self) -> int:
         """Cache bytes of one token, all layers."""
         return self.formats.cache.bytes_of(self.cache_width)
 
-    @property
+    @functools.cached_property
     def decode_attention_flops(self) -> int:
         """FLOPs of decode attention per token and attended token, all layers.
 
@@ -246,14 +246,14 @@ class ModelShapes:
             return 2 * self.layers * self.heads * (2 * self.kv_lora_rank + self.qk_rope_head_dim)
         return 4 * self.layers * self.heads * self.head_dim
 
-    @property
+    @functools.cached_property
     def query_head_bytes(self) -> int:
         """Cache bytes of one token, all layers, were they read once per query head."""
         if self.is_mla:
             return self.heads * self.kv_bytes_per_token
         return self.formats.cache.bytes_of(2 * self.layers * self.heads * self.head_dim)
 
-    @property
+    @functools.cached_property
     def linear_weights(self) -> dict[str, int]:
         """Weights of the matrix products by kernel, summed over the layers.
 
@@ -277,7 +277,7 @@ class ModelShapes:
             "lm_head": self.hidden * self.vocab,
         }
 
-    @property
+    @functools.cached_property
     def linear_bytes(self) -> dict[str, int]:
         """Bytes of `linear_weights` as they are stored, with their scales."""
         return {kernel: self.formats.bytes_of(kernel, count) for kernel, count in self.linear_weights.items()}
@@ -293,7 +293,7 @@ class ModelShapes:
         up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
         return self.layers * (query + down + up)
 
-    @property
+    @functools.cached_property
     def small_weights(self) -> dict[str, int]:
         """Biases by kernel (`attention`: sinks) and all norm weights (`norms`), summed over the layers.
 

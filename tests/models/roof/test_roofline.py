@@ -269,7 +269,7 @@ def test_the_floor_of_stacked_work():
 
 # --- many cells, block by block
 
-MANY = 20_000
+MANY = 40_000
 """Several blocks of cells, the last one not full."""
 
 
@@ -280,7 +280,7 @@ def many_cells(kind: str) -> tuple[np.ndarray, np.ndarray]:
         "whole float32": rng.integers(1, 300, MANY).astype(np.float32),
         "fractions": rng.uniform(1, 300, MANY),
         "beyond the table": rng.integers(1, 30_000, MANY),
-        "grid": rng.integers(1, 300, 200)[:, None],
+        "grid": rng.integers(1, 300, 400)[:, None],
     }[kind]
     return batch, rng.integers(0, 10**5, 100 if kind == "grid" else MANY)
 
