@@ -192,9 +192,10 @@ def judge_by(
     """The calibration and the margins of `check`'s arguments: fitted to the anchor's rows where one is named."""
     if anchor is not None:
         return calibrated(found, named_in(found, anchor), seed=seed, quiet=quiet), margins or Margins()
+    given = saved.load(calibration)
     if margins is None and not isinstance(calibration, Calibration):
         margins = saved.margins(calibration)
-    return saved.load(calibration), margins or Margins()
+    return given, margins or Margins()
 
 
 def check(
