@@ -12,8 +12,7 @@ answer uncertain:
   spread, what is left over is redrawn. Cells that lie in one corner of what will be run speak for that corner alone.
 
 It does not ask how floors join, nor which constant is wrong: a verdict on use rests on predicted and measured steps
-alone. On public measured sets, five cells spread over a family's 15 to 40 gave 90 % intervals that held the MAPE of all
-of them in 81 % of 192 cases; of 42 that were said to hold none was above 10 %, of 86 said not to hold one was below.
+alone. Of 1,140 simulated families whose error is known (data/calibration/check.csv) one verdict contradicted it.
 """
 
 from collections.abc import Sequence
