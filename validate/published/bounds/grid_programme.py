@@ -20,6 +20,8 @@ from rooffloor.validate.published.printed_figures import ANCHOR, CELLS, Interval
 
 type Floats = NDArray[np.float64]
 
+SOLVER_FAILED = 4
+"""Status of scipy.optimize.milp: neither solved, nor infeasible, nor unbounded."""
 RATIO = 3.0
 """Largest over smallest step of one grid. The published rises are at most 14.8 ms (8B on the A100), on steps
 that cannot be below 9.6 ms (weights at peak bandwidth): 2.6-fold, if no batch adds more than the longest
@@ -143,6 +145,10 @@ class GridProgramme:
         """Least value of a linear objective and the solution; value inf where no grid prints the figures."""
         given: Any = {"constraints": self._constraints, "integrality": self._integrality, "bounds": self._bounds}
         found = milp(objective.ravel(), **given)
+        if found.status == SOLVER_FAILED:
+            found = milp(objective.ravel(), **given, options={"presolve": False})
+        if found.status == SOLVER_FAILED:
+            raise RuntimeError(f"the bounds of a grid could not be solved: {found.message}")
         if found.x is None:
             return (-np.inf if found.status == 3 else np.inf), np.full(objective.size, np.nan)
         return float(found.fun), found.x
